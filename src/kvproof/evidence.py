@@ -1,0 +1,349 @@
+"""What a run leaves behind: verdicts, measurements, check results, and the record that holds them.
+
+One JSON file per run, one writer (`write`), one reader (`read`, and `read_header` for the matrix).
+A missing counter is null, never 0; a ratio over zero is null; unknown is never a pass.
+The first key of a file is `header`: all that the matrix needs, so that it need not read the rest.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from .errors import EvidenceError
+from .redact import Redactor
+
+SCHEMA_VERSION = 1
+_HEADER_BYTES = 64 * 1024
+
+
+class Verdict(StrEnum):
+    PASS = "pass"
+    FAIL = "fail"
+    ERROR = "error"
+    """Could not be judged."""
+    UNSUPPORTED = "unsupported"
+    """A known upstream limit, with a link."""
+    NOT_MEASURED = "not_measured"
+
+
+class Record(BaseModel):
+    """Base of everything in a file. Unknown keys are kept out when written and ignored when read, so a
+    newer file with more facts stays readable."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", ser_json_inf_nan="null")
+
+
+class Measurement(Record):
+    name: str
+    """What was measured, with the unit last (ttft_cold_s)."""
+    value: float | int | str | None
+    """None when it could not be read; never 0 instead."""
+    unit: str
+    """s, tokens, bytes, ratio, nats, count, or text."""
+    limit: float | int | None = None
+    """Threshold that this value was judged against; None when it is only reported."""
+    relation: Literal[">=", "<=", "=="] | None = None
+    """How value must relate to limit."""
+    source: str = ""
+    """Which process and counter said so."""
+
+    def holds(self) -> bool | None:
+        """Whether the value keeps its limit; None when there is no limit or no value."""
+        if self.limit is None or self.relation is None or not isinstance(self.value, int | float):
+            return None
+        if math.isnan(self.value):
+            return None
+        return {">=": self.value >= self.limit, "<=": self.value <= self.limit, "==": self.value == self.limit}[
+            self.relation
+        ]
+
+
+class CheckResult(Record):
+    name: str
+    verdict: Verdict
+    required: bool
+    reason: str | None = None
+    """Why it is not a pass; None for a pass."""
+    link: str | None = None
+    """Upstream issue or page; required for unsupported."""
+    measurements: tuple[Measurement, ...] = ()
+
+
+class CheckSummary(Record):
+    name: str
+    verdict: Verdict
+    required: bool
+    reason: str | None = None
+
+
+class Hardware(Record):
+    cpu: str
+    cores: int
+    memory_bytes: int
+    gpus: tuple[str, ...] = ()
+    """Names as the driver reports them; empty on a host without GPU."""
+    gpu_driver: str | None = None
+
+
+class Header(Record):
+    schema_version: int = SCHEMA_VERSION
+    run_id: str
+    recipe: str
+    recipe_digest: str
+    lock_digest: str | None
+    """sha256 of the environment's lock file; None when an image was used."""
+    image_digest: str | None = None
+    """Digest of the image by which it ran; None when a locked environment was used."""
+    runtime: str
+    weights: Literal["real", "nano", "dummy"]
+    engine: str
+    connector: str
+    engine_version: str | None
+    """As the engine's process reported it; None when it never did."""
+    connector_version: str | None
+    hardware: Hardware
+    started_at: str
+    """UTC, ISO 8601."""
+    duration_s: float
+    status: Literal["completed", "interrupted", "failed"]
+    """failed: the run ended before all its checks ran."""
+    verdict: Verdict
+    reason: str | None
+    """Why the verdict is not a pass."""
+    weaker: tuple[str, ...] = ()
+    """Options that make the run less than the recipe asks for; such a run proves nothing in the matrix."""
+    damage_left_in: str | None = None
+    """Set when stored KV was damaged on purpose for the main retrieval; such a run proves nothing."""
+    checks: tuple[CheckSummary, ...] = ()
+    highlights: dict[str, float | int | str | None] = Field(default_factory=dict)
+    """The few numbers a table shows, by measurement name."""
+
+
+class Sample(Record):
+    """One request of one pass."""
+
+    prompt_sha256: str
+    """Of the prompt's token ids, as decimal numbers joined by commas."""
+    prompt_tokens: int
+    cached_tokens: int | None
+    """Prompt tokens that the engine did not compute, as the response's usage says; None when it does not."""
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float | None, ...]
+    """Log-probability of each generated token, nats; None where the engine gave none or NaN."""
+    ttft_s: float | None
+    duration_s: float
+    answer: str | None = None
+    """What stands after ####, None when nothing does."""
+    score: float | None = None
+    """1 for the expected answer, 0 otherwise; None when the prompt has no expected answer."""
+    error: str | None = None
+    """HTTP status and message when the request failed."""
+
+
+class Pass(Record):
+    """The same prompts sent once, with the counters on both sides of it."""
+
+    name: str
+    started_at: str
+    duration_s: float
+    engine_before: dict[str, float]
+    engine_after: dict[str, float]
+    cache_before: dict[str, float]
+    """Counters of the cache server, summed over labels; empty when there is no cache server."""
+    cache_after: dict[str, float]
+    samples: tuple[Sample, ...]
+
+
+class Step(Record):
+    name: str
+    started_at: str
+    duration_s: float
+    own_s: float
+    """Part of it that did not wait for a process or a response."""
+
+
+class Environment(Record):
+    """State of the code and of what the servers ran in."""
+
+    kvproof_version: str
+    commit: str | None
+    dirty: bool | None
+    """None outside a git checkout."""
+    lock_file: str | None
+    python: str | None
+    """Version of the interpreter that the servers ran on."""
+    versions: dict[str, str]
+    """As the processes and the environment reported them."""
+
+
+class ModelFacts(Record):
+    repository: str
+    revision: str
+    weights: str
+    files_sha256: dict[str, str]
+
+
+class DatasetFacts(Record):
+    name: str
+    sha256: str | None
+    """Of the data file; None for prompts that kvproof makes from a seed."""
+    seed: int
+    samples: int
+
+
+class HostFacts(Record):
+    kernel: str
+    memory_available_bytes: int
+    shm_bytes: int
+    shm_free_bytes: int
+    disk_free_bytes: int
+
+
+class RunRecord(Record):
+    header: Header
+    recipe_text: str
+    plan: dict[str, Any]
+    environment: Environment
+    model: ModelFacts
+    dataset: DatasetFacts
+    host: HostFacts
+    options: dict[str, Any]
+    steps: tuple[Step, ...]
+    passes: tuple[Pass, ...]
+    checks: tuple[CheckResult, ...]
+    logs: dict[str, tuple[str, ...]]
+    """Last lines of each log, secrets masked."""
+    own_share_ratio: float | None
+    """Part of the run's duration in which kvproof neither waited for a process nor for a response."""
+
+
+def overall(results: tuple[CheckResult, ...], required: list[str], controls: frozenset[str]) -> tuple[Verdict, str | None]:
+    """The verdict of a run, from its checks alone.
+
+    A negative control that stayed green (verdict fail of a control) voids everything: error. Otherwise a
+    required check that failed makes it fail, one that is not a pass or is missing makes it error.
+
+    Returns:
+        The verdict, and why it is not a pass (None for a pass).
+    """
+    by_name = {r.name: r for r in results}
+    green = [r for r in results if r.name in controls and r.verdict is Verdict.FAIL]
+    if green:
+        return Verdict.ERROR, f"{green[0].name}: {green[0].reason}; the proof is void"
+    failed = [by_name[n] for n in required if n in by_name and by_name[n].verdict is Verdict.FAIL]
+    if failed:
+        return Verdict.FAIL, "; ".join(f"{r.name}: {r.reason}" for r in failed)
+    missing = [n for n in required if n not in by_name]
+    unsure = [by_name[n] for n in required if n in by_name and by_name[n].verdict is not Verdict.PASS]
+    if unsure and all(r.verdict is Verdict.UNSUPPORTED for r in unsure) and not missing:
+        return Verdict.UNSUPPORTED, "; ".join(f"{r.name}: {r.reason}" for r in unsure)
+    if unsure or missing:
+        return Verdict.ERROR, "; ".join([f"{r.name}: {r.reason}" for r in unsure] + [f"{n}: did not run" for n in missing])
+    if not required:
+        return Verdict.ERROR, "the recipe requires no check"
+    return Verdict.PASS, None
+
+
+def summaries(results: tuple[CheckResult, ...]) -> tuple[CheckSummary, ...]:
+    return tuple(CheckSummary(name=r.name, verdict=r.verdict, required=r.required, reason=r.reason) for r in results)
+
+
+def write(record: RunRecord, folder: Path, redact: Redactor | None = None) -> Path:
+    """Write a record as `folder/RECIPE/RUN_ID.json`, whole or not at all.
+
+    Raises:
+        EvidenceError: the folder cannot be written; no half file is left behind.
+    """
+    target = folder / record.header.recipe / f"{record.header.run_id}.json"
+    content = (redact or Redactor()).tree(record.model_dump(mode="json"))
+    text = json.dumps(_without_nan(content), ensure_ascii=False, separators=(",", ": "), indent=1) + "\n"
+    temporary = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, prefix=".", suffix=".part",
+                                         delete=False) as file:
+            temporary = Path(file.name)
+            file.write(_compact_numbers(text))
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.chmod(0o644)
+        os.replace(temporary, target)
+    except OSError as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        raise EvidenceError(
+            f"evidence could not be written to {target}: {error.strerror or error}",
+            tip="free space or pass --evidence-dir DIR; the record is still in the run folder",
+        ) from None
+    return target
+
+
+def _compact_numbers(text: str) -> str:
+    """Put lists of plain numbers on one line each: a record stays readable and small."""
+    import re
+
+    return re.sub(r"\[\s*(?:(?:-?[\d.eE+-]+|null),?\s*)+\]", lambda m: re.sub(r"\s+", " ", m[0]).replace("[ ", "[").replace(" ]", "]"), text)
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {k: _without_nan(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_without_nan(v) for v in value]
+    return value
+
+
+def read(path: Path) -> RunRecord:
+    """Read a whole record.
+
+    Raises:
+        EvidenceError: not a complete record; the file and the reason are named.
+    """
+    try:
+        return RunRecord.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise EvidenceError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(p) for p in first["loc"])
+        raise EvidenceError(f"{path}: not a complete evidence file: {where}: {first['msg']}",
+                            tip="run the recipe again, or remove the file") from None
+
+
+def read_header(path: Path) -> Header:
+    """Read only the first key of a record.
+
+    The file must still end as a complete JSON object does; a half-written one is refused.
+
+    Raises:
+        EvidenceError: as `read`.
+    """
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEADER_BYTES)
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 16))
+            complete = file.read().rstrip().endswith(b"}")
+    except OSError as error:
+        raise EvidenceError(f"{path}: cannot be read: {error.strerror}") from None
+    if not complete:
+        raise EvidenceError(f"{path}: half-written: it does not end as an evidence file does",
+                            tip="run the recipe again, or remove the file")
+    try:
+        text = head.decode("utf-8", errors="ignore")
+        start = text.index('"header"')
+        opening = text.index("{", start)
+        content, _ = json.JSONDecoder().raw_decode(text, opening)
+        return Header.model_validate(content)
+    except (ValueError, ValidationError):
+        return read(path).header

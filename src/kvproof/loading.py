@@ -1,0 +1,189 @@
+"""Reads recipe files, and says exactly where one is wrong."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from pathlib import Path
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from .errors import RecipeError, UsageError, nearest
+from .paths import RECIPES
+from .recipe import Recipe
+
+MAX_RECIPE_BYTES = 1024 * 1024
+
+
+class _Loader(yaml.SafeLoader):
+    """Safe YAML that refuses what would silently lose or multiply content."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
+        seen: dict[object, int] = {}
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=True)
+            line = key_node.start_mark.line + 1
+            if not isinstance(key, str | int | float | bool | None):
+                raise yaml.MarkedYAMLError(problem="a key must be a plain word", problem_mark=key_node.start_mark)
+            if key in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"key {key!r} appears twice, first at line {seen[key]}", problem_mark=key_node.start_mark
+                )
+            seen[key] = line
+        return super().construct_mapping(node, deep)
+
+    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.MarkedYAMLError(
+                problem="anchors and aliases are not allowed in a recipe", problem_mark=self.peek_event().start_mark
+            )
+        return super().compose_node(parent, index)
+
+
+def _read_text(path: Path) -> str:
+    try:
+        if path.stat().st_size > MAX_RECIPE_BYTES:
+            raise RecipeError(f"{path}: {path.stat().st_size} bytes, but a recipe has at most {MAX_RECIPE_BYTES}")
+        data = path.read_bytes()
+    except FileNotFoundError:
+        raise RecipeError(f"{path}: no such file", tip="see ./inv recipes for what there is") from None
+    except OSError as error:
+        raise RecipeError(f"{path}: cannot be read: {error.strerror}") from None
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data[: error.start].count(b"\n") + 1
+        raise RecipeError(
+            f"{path}:{line}: byte {data[error.start]:#04x} is not UTF-8", tip="save the file as UTF-8"
+        ) from None
+    if not text.strip():
+        raise RecipeError(f"{path}: the file is empty", tip="start from a copy of recipes/gemma4-nano.yaml")
+    return text
+
+
+def _line_of(root: yaml.Node | None, location: tuple) -> int | None:
+    """Line of the deepest part of a validation location that the file really has."""
+    node, line = root, None
+    for part in location:
+        if isinstance(node, yaml.MappingNode):
+            found = next(((k, v) for k, v in node.value if k.value == str(part)), None)
+            if found is None:
+                break
+            line, node = found[0].start_mark.line + 1, found[1]
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            node = node.value[part]
+            line = node.start_mark.line + 1
+        else:
+            break
+    return line
+
+
+def _keys_at(location: tuple) -> list[str]:
+    """Keys that the model has where a validation error was found."""
+    model: type[BaseModel] | None = Recipe
+    for part in location:
+        if isinstance(part, int):
+            continue
+        field = model.model_fields.get(part) if model else None
+        model = _model_in(field.annotation) if field else None
+    return list(model.model_fields) if model else []
+
+
+def _model_in(annotation: object) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for inner in getattr(annotation, "__args__", ()):
+        found = _model_in(inner)
+        if found:
+            return found
+    return None
+
+
+def _describe(path: Path, root: yaml.Node | None, error: ValidationError) -> str:
+    lines = []
+    for problem in error.errors(include_url=False):
+        location = problem["loc"]
+        line = _line_of(root, location)
+        where = f"{path}:{line}" if line else str(path)
+        dotted = ".".join(str(p) for p in location) or "recipe"
+        if problem["type"] == "extra_forbidden":
+            said = f"unknown key; {nearest(str(location[-1]), _keys_at(location[:-1]))}"
+        elif problem["type"] == "missing":
+            said = "missing, but every recipe needs it"
+        else:
+            said = problem["msg"].removeprefix("Value error, ")
+            if not isinstance(problem["input"], dict | list | BaseModel):
+                said += f"; seen: {problem['input']!r}"
+        lines.append(f"{where}: {dotted}: {said}")
+    return "\n".join(dict.fromkeys(lines))
+
+
+def load_recipe(path: Path) -> Recipe:
+    """Read one recipe.
+
+    Raises:
+        RecipeError: with file, line, what was seen and what was expected.
+    """
+    text = _read_text(path)
+    try:
+        root = yaml.compose(text, Loader=_Loader)
+        content = yaml.load(text, Loader=_Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+        raise RecipeError(f"{where}: not readable as YAML: {error.problem}") from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise RecipeError(f"{path}: not readable as YAML: {str(error).splitlines()[0]}") from None
+    if not isinstance(content, dict):
+        raise RecipeError(f"{path}:1: expected keys such as name, model and engine, seen: {type(content).__name__}")
+    try:
+        recipe = Recipe.model_validate(content)
+    except ValidationError as error:
+        raise RecipeError(_describe(path, root, error), tip="recipes/schema.json lists every key") from None
+    if recipe.name != path.stem:
+        raise RecipeError(
+            f"{path}:{_line_of(root, ('name',)) or 1}: name is {recipe.name!r}, but the file is called {path.stem!r}",
+            tip=f"rename the file to {recipe.name}.yaml, or the recipe to {path.stem}",
+        )
+    return recipe
+
+
+def recipe_text(path: Path) -> str:
+    """The file as it is, for evidence."""
+    return _read_text(path)
+
+
+def recipe_paths(folder: Path = RECIPES) -> dict[str, Path]:
+    """Recipe files by name (the stem), sorted.
+
+    Raises:
+        RecipeError: two files have one name, such as a.yaml and a.yml.
+    """
+    paths: dict[str, Path] = {}
+    for path in sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")]):
+        if path.stem in paths:
+            raise RecipeError(f"two recipes are called {path.stem!r}: {paths[path.stem]} and {path}",
+                              tip="rename or remove one of them")
+        paths[path.stem] = path
+    return paths
+
+
+def find_recipe(name: str, folder: Path = RECIPES) -> Path:
+    """The file of a recipe by name.
+
+    Raises:
+        UsageError: no such recipe, with the nearest names.
+    """
+    paths = recipe_paths(folder)
+    if name not in paths:
+        raise UsageError(f"no recipe is called {name!r}; {nearest(name, paths)}", tip="./inv recipes lists them")
+    return paths[name]
+
+
+@cache
+def schema_text() -> str:
+    """JSON Schema of a recipe, for editors: the content of recipes/schema.json."""
+    schema = Recipe.model_json_schema()
+    schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    return json.dumps(schema, indent=2, sort_keys=True) + "\n"

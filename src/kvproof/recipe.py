@@ -1,0 +1,191 @@
+"""What a recipe says: a strict, frozen model, and its digest.
+
+A recipe is one YAML file `recipes/NAME.yaml`. Unknown keys are refused everywhere, so a misspelled
+key can never be ignored. `loading.py` reads the files; this module only knows the content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
+Argument = str | int | float | bool | list[str]
+"""A flag's value: true is a bare flag, a list is passed as several words."""
+
+GIB = 1024**3
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class ModelBuild(Strict):
+    """Weights that kvproof makes itself, inside the locked environment."""
+
+    builder: Name = Field(description="module under kvproof.builders that makes the checkpoint")
+    seed: int = Field(description="seed of every random number in the checkpoint")
+    config: dict[str, int | float | bool | str | list[str]] = Field(
+        default_factory=dict, description="arguments of the builder, named as in the model's config.json"
+    )
+
+
+class Model(Strict):
+    repository: str = Field(description="hub repository, or the name of a checkpoint that kvproof makes")
+    revision: str = Field(min_length=1, description="commit of the repository, or version of the builder")
+    weights: Literal["real", "nano", "dummy"] = Field(
+        description="real: published weights; nano: a small trained Gemma 4 of our own; dummy: random weights"
+    )
+    architecture: str = Field(description="class named in config.json under architectures")
+    served_name: str = Field(description="model name that clients use")
+    build: ModelBuild | None = Field(default=None, description="how to make it; null when it is downloaded")
+
+
+class Engine(Strict):
+    name: Name = Field(description="engine adapter, a file in kvproof/engines")
+    version: str = Field(description="version the engine itself must report")
+    arguments: dict[str, Argument] = Field(default_factory=dict, description="flags without the leading dashes")
+    environment: dict[str, str] = Field(default_factory=dict, description="environment of the engine's process")
+    ready_timeout_s: int = Field(default=600, gt=0, description="longest wait for its health endpoint, seconds")
+
+
+class Connector(Strict):
+    name: Name = Field(description="connector adapter, a file in kvproof/connectors; none for no offload")
+    version: str | None = Field(default=None, description="version the cache server or package must report")
+    arguments: dict[str, Argument] = Field(default_factory=dict, description="flags of the cache server")
+    extra_config: dict[str, str | int | float | bool] = Field(
+        default_factory=dict, description="kv_connector_extra_config of the engine"
+    )
+    environment: dict[str, str] = Field(default_factory=dict, description="environment of the cache server")
+    second_tier: Literal["fs"] | None = Field(
+        default=None, description="second tier of the cache server: fs keeps stored KV in files of the run"
+    )
+    ready_timeout_s: int = Field(default=120, gt=0, description="longest wait for its health endpoint, seconds")
+
+
+class Hardware(Strict):
+    """What the recipe needs; a host with less is refused before anything starts."""
+
+    gpus: int = Field(ge=0)
+    gpu_memory_gib: float | None = Field(default=None, gt=0, description="per GPU; null when no GPU is needed")
+    memory_gib: float = Field(gt=0, description="host memory that must be available")
+    shm_gib: float = Field(ge=0, description="free space in /dev/shm")
+    disk_gib: float = Field(gt=0, description="free space in the cache folder, after installs")
+
+
+class Prompts(Strict):
+    """Which prompts the proof sends.
+
+    A prompt is cut to `chunks * chunk_tokens + remainder_tokens` tokens, so that the engine's own prefix
+    cache and the connector divide the same prefix and an exact comparison is fair.
+    """
+
+    dataset: Literal["word-problems", "gsm8k"] = "word-problems"
+    samples: int = Field(default=8, ge=1)
+    seed: int = 0
+    chunk_tokens: int = Field(default=256, ge=1, description="connector's chunk, a multiple of the engine's block")
+    min_chunks: int = Field(default=2, ge=2)
+    max_chunks: int = Field(default=6, ge=2)
+    remainder_tokens: int = Field(default=40, ge=1, description="computed anew on every pass")
+    output_tokens: int = Field(default=24, ge=1)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Prompts:
+        if self.max_chunks < self.min_chunks:
+            raise ValueError(f"max_chunks {self.max_chunks} is below min_chunks {self.min_chunks}")
+        if self.remainder_tokens >= self.chunk_tokens:
+            raise ValueError(
+                f"remainder_tokens {self.remainder_tokens} must be below chunk_tokens {self.chunk_tokens}: "
+                "a longer one is another whole chunk"
+            )
+        return self
+
+
+class Latency(Strict):
+    lengths_chunks: list[int] = Field(default=[4, 8], min_length=1, description="prompt lengths, in chunks")
+    repeats: int = Field(default=5, ge=3, description="prompts per length and pass")
+    min_speedup_ratio: float = Field(
+        default=1.0, gt=0, description="TTFT cold over warm, medians, at the longest length, at least this"
+    )
+
+
+class Overhead(Strict):
+    baseline: Literal["beside", "off"] = Field(
+        default="off", description="beside: a second engine without connector runs at the same time; off: not measured"
+    )
+    pairs: int = Field(default=5, ge=3, description="interleaved pairs of cold prompts")
+    length_chunks: int = Field(default=4, ge=1)
+    max_ratio: float = Field(default=1.15, gt=1, description="TTFT of a miss over TTFT without connector, medians")
+
+
+class Thresholds(Strict):
+    """Limits of the checks; every one can turn its check red."""
+
+    min_external_hit_ratio: float = Field(default=0.9, gt=0, le=1, description="of the cacheable prompt tokens")
+    max_floor_logprob_drift: float = Field(
+        default=0.05, ge=0, description="compute against compute, largest absolute difference of a log-probability "
+        "while the tokens agree; above it the engine is too noisy for any comparison",
+    )
+    max_floor_disagreement_ratio: float = Field(
+        default=0.25, ge=0, le=1, description="share of prompts whose tokens differ between two computations"
+    )
+    latency: Latency = Latency()
+    overhead: Overhead = Overhead()
+
+
+class Checks(Strict):
+    required: list[Name] = Field(description="checks that must pass for a proof")
+    thresholds: Thresholds = Thresholds()
+
+
+class Claim(Strict):
+    """What an upstream page says; shown beside evidence, never taken as evidence."""
+
+    says: Literal["validated", "not validated", "supported", "not supported"]
+    text: str
+    source: str = Field(min_length=1)
+    date: str = Field(pattern=r"^\d{4}-\d{2}(-\d{2})?$")
+
+
+class Caveat(Strict):
+    text: str
+    reason: str
+    versions: str | None = Field(default=None, description="version bounds; null when it holds for all")
+    link: str | None = None
+
+
+class Recipe(Strict):
+    name: Name
+    title: str
+    feature: Literal["base", "mtp", "cachegen", "fp8", "cacheblend", "native", "aesgcm"] = "base"
+    model: Model
+    engine: Engine
+    connector: Connector
+    environment: Name | None = Field(default=None, description="locked environment, a folder under images/")
+    image: Name | None = Field(default=None, description="container image, a folder under images/")
+    hardware: Hardware
+    prompts: Prompts = Prompts()
+    checks: Checks
+    claims: list[Claim] = Field(default_factory=list)
+    caveats: list[Caveat] = Field(default_factory=list)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Recipe:
+        if self.environment is None and self.image is None:
+            raise ValueError("neither environment nor image is given: nothing says where the engine comes from")
+        if self.connector.name == "none" and self.connector.version is not None:
+            raise ValueError("connector none has no version")
+        return self
+
+    def digest(self) -> str:
+        """sha256 of everything that decides what a run does and how it is judged.
+
+        Title, claims and caveats are left out: correcting a text does not make evidence stale.
+        """
+        content = self.model_dump(mode="json", exclude={"title", "claims", "caveats"})
+        canonical = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        return hashlib.sha256(canonical.encode()).hexdigest()
+
