@@ -7,9 +7,11 @@ The first key of a file is `header`: all that the matrix needs, so that it need 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
+import re
 import tempfile
 from enum import StrEnum
 from pathlib import Path
@@ -21,7 +23,12 @@ from .errors import EvidenceError
 from .redact import Redactor
 
 SCHEMA_VERSION = 1
-_HEADER_BYTES = 64 * 1024
+_HEADER_BYTES = 16 * 1024
+_HEADER_OPENS = re.compile(r'\s*\{\s*"header"\s*:\s*(?=\{)')
+_DECODER = json.JSONDecoder()
+# Only a list whose numbers each begin their own line: a line break inside a string is written as an
+# escape, so that texts (the recipe, the logs) keep every space they have.
+_NUMBERS = re.compile(r"\[((?:\n *(?:-?[0-9][0-9.eE+-]*|null),?)+)\n *\]")
 
 
 class Verdict(StrEnum):
@@ -59,11 +66,11 @@ class Measurement(Record):
         """Whether the value keeps its limit; None when there is no limit or no value."""
         if self.limit is None or self.relation is None or not isinstance(self.value, int | float):
             return None
-        if math.isnan(self.value):
+        if not math.isfinite(self.value):  # it is written as null, so it must not be judged as a number
             return None
-        return {">=": self.value >= self.limit, "<=": self.value <= self.limit, "==": self.value == self.limit}[
-            self.relation
-        ]
+        if self.relation == ">=":
+            return self.value >= self.limit
+        return self.value <= self.limit if self.relation == "<=" else self.value == self.limit
 
 
 class CheckResult(Record):
@@ -82,6 +89,7 @@ class CheckSummary(Record):
     verdict: Verdict
     required: bool
     reason: str | None = None
+    link: str | None = None
 
 
 class Hardware(Record):
@@ -225,35 +233,43 @@ class RunRecord(Record):
     """Part of the run's duration in which kvproof neither waited for a process nor for a response."""
 
 
-def overall(results: tuple[CheckResult, ...], required: list[str], controls: frozenset[str]) -> tuple[Verdict, str | None]:
+def overall(
+    results: tuple[CheckResult, ...], required: list[str], controls: frozenset[str]
+) -> tuple[Verdict, str | None]:
     """The verdict of a run, from its checks alone.
 
     A negative control that stayed green (verdict fail of a control) voids everything: error. Otherwise a
-    required check that failed makes it fail, one that is not a pass or is missing makes it error.
+    required check that failed makes it fail, one that is not a pass or is missing makes it error. Of a
+    check that is there twice, every result counts.
 
     Returns:
         The verdict, and why it is not a pass (None for a pass).
     """
-    by_name = {r.name: r for r in results}
     green = [r for r in results if r.name in controls and r.verdict is Verdict.FAIL]
     if green:
         return Verdict.ERROR, f"{green[0].name}: {green[0].reason}; the proof is void"
-    failed = [by_name[n] for n in required if n in by_name and by_name[n].verdict is Verdict.FAIL]
+    judged = [r for name in dict.fromkeys(required) for r in results if r.name == name]
+    failed = [r for r in judged if r.verdict is Verdict.FAIL]
     if failed:
         return Verdict.FAIL, "; ".join(f"{r.name}: {r.reason}" for r in failed)
-    missing = [n for n in required if n not in by_name]
-    unsure = [by_name[n] for n in required if n in by_name and by_name[n].verdict is not Verdict.PASS]
-    if unsure and all(r.verdict is Verdict.UNSUPPORTED for r in unsure) and not missing:
-        return Verdict.UNSUPPORTED, "; ".join(f"{r.name}: {r.reason}" for r in unsure)
-    if unsure or missing:
-        return Verdict.ERROR, "; ".join([f"{r.name}: {r.reason}" for r in unsure] + [f"{n}: did not run" for n in missing])
+    present = {r.name for r in judged}
+    missing = [f"{name}: did not run" for name in required if name not in present]
+    unsure = [r for r in judged if r.verdict is not Verdict.PASS]
+    reasons = [f"{r.name}: {r.reason}" for r in unsure] + missing
+    if unsure and not missing and all(r.verdict is Verdict.UNSUPPORTED for r in unsure):
+        return Verdict.UNSUPPORTED, "; ".join(reasons)
+    if reasons:
+        return Verdict.ERROR, "; ".join(reasons)
     if not required:
         return Verdict.ERROR, "the recipe requires no check"
     return Verdict.PASS, None
 
 
 def summaries(results: tuple[CheckResult, ...]) -> tuple[CheckSummary, ...]:
-    return tuple(CheckSummary(name=r.name, verdict=r.verdict, required=r.required, reason=r.reason) for r in results)
+    """What the header says of each check."""
+    return tuple(
+        CheckSummary(name=r.name, verdict=r.verdict, required=r.required, reason=r.reason, link=r.link) for r in results
+    )
 
 
 def write(record: RunRecord, folder: Path, redact: Redactor | None = None) -> Path:
@@ -268,29 +284,28 @@ def write(record: RunRecord, folder: Path, redact: Redactor | None = None) -> Pa
     temporary = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", encoding="utf-8", dir=target.parent, prefix=".", suffix=".part",
-                                         delete=False) as file:
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".", suffix=".part", delete=False) as file:
             temporary = Path(file.name)
-            file.write(_compact_numbers(text))
+            file.write(_compact_numbers(text).encode(errors="replace"))
             file.flush()
             os.fsync(file.fileno())
         temporary.chmod(0o644)
         os.replace(temporary, target)
     except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
         raise EvidenceError(
             f"evidence could not be written to {target}: {error.strerror or error}",
             tip="free space or pass --evidence-dir DIR; the record is still in the run folder",
         ) from None
+    finally:  # also when it is interrupted; once renamed there is nothing left to remove
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
     return target
 
 
 def _compact_numbers(text: str) -> str:
     """Put lists of plain numbers on one line each: a record stays readable and small."""
-    import re
-
-    return re.sub(r"\[\s*(?:(?:-?[\d.eE+-]+|null),?\s*)+\]", lambda m: re.sub(r"\s+", " ", m[0]).replace("[ ", "[").replace(" ]", "]"), text)
+    return _NUMBERS.sub(lambda found: "[" + " ".join(found[1].split()) + "]", text)
 
 
 def _without_nan(value: Any) -> Any:
@@ -312,38 +327,47 @@ def read(path: Path) -> RunRecord:
     try:
         return RunRecord.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise EvidenceError(f"{path}: cannot be read: {error.strerror}") from None
+        raise EvidenceError(
+            f"{path}: cannot be read: {error.strerror or error}", tip="check that the file may be read"
+        ) from None
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        where = ".".join(str(p) for p in first["loc"])
-        raise EvidenceError(f"{path}: not a complete evidence file: {where}: {first['msg']}",
-                            tip="run the recipe again, or remove the file") from None
+        where = ".".join(str(p) for p in first["loc"]) or "the file"
+        raise EvidenceError(
+            f"{path}: not a complete evidence file: {where}: {first['msg']}",
+            tip="run the recipe again, or remove the file",
+        ) from None
 
 
 def read_header(path: Path) -> Header:
     """Read only the first key of a record.
 
-    The file must still end as a complete JSON object does; a half-written one is refused.
+    The file must still end as a record does, with the outermost brace on a line of its own. One that does
+    not, or whose header is not where it is expected, is read as a whole, and refused if that fails.
 
     Raises:
-        EvidenceError: as `read`.
+        EvidenceError: as `read`; a half-written file is named as such.
     """
     try:
-        with path.open("rb") as file:
+        with path.open("rb", buffering=0) as file:
             head = file.read(_HEADER_BYTES)
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - 16))
-            complete = file.read().rstrip().endswith(b"}")
+            end = file.read().rstrip()
     except OSError as error:
-        raise EvidenceError(f"{path}: cannot be read: {error.strerror}") from None
-    if not complete:
-        raise EvidenceError(f"{path}: half-written: it does not end as an evidence file does",
-                            tip="run the recipe again, or remove the file")
+        raise EvidenceError(
+            f"{path}: cannot be read: {error.strerror or error}", tip="check that the file may be read"
+        ) from None
+    if not end.endswith(b"}"):
+        raise EvidenceError(
+            f"{path}: half-written: it does not end as an evidence file does",
+            tip="run the recipe again, or remove the file",
+        )
+    text = head.decode("utf-8", errors="replace")
+    opens = _HEADER_OPENS.match(text)
+    if opens is None or not end.endswith(b"\n}"):
+        return read(path).header
     try:
-        text = head.decode("utf-8", errors="ignore")
-        start = text.index('"header"')
-        opening = text.index("{", start)
-        content, _ = json.JSONDecoder().raw_decode(text, opening)
-        return Header.model_validate(content)
-    except (ValueError, ValidationError):
+        return Header.model_validate(_DECODER.raw_decode(text, opens.end())[0])
+    except (ValueError, RecursionError):  # pydantic's ValidationError is a ValueError
         return read(path).header

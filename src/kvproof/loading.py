@@ -14,42 +14,65 @@ from .paths import RECIPES
 from .recipe import Recipe
 
 MAX_RECIPE_BYTES = 1024 * 1024
+MAX_DEPTH = 32
+_YAML_TIP = "compare with recipes/gemma4-nano.yaml, which is a complete example"
 
 
 class _Loader(yaml.SafeLoader):
     """Safe YAML that refuses what would silently lose or multiply content."""
 
+    depth = 0
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
         seen: dict[object, int] = {}
         for key_node, _ in node.value:
+            mark = key_node.start_mark
             key = self.construct_object(key_node, deep=True)
-            line = key_node.start_mark.line + 1
             if not isinstance(key, str | int | float | bool | None):
-                raise yaml.MarkedYAMLError(problem="a key must be a plain word", problem_mark=key_node.start_mark)
+                raise yaml.MarkedYAMLError(problem="a key must be a plain word", problem_mark=mark)
             if key in seen:
-                raise yaml.MarkedYAMLError(
-                    problem=f"key {key!r} appears twice, first at line {seen[key]}", problem_mark=key_node.start_mark
-                )
-            seen[key] = line
+                problem = f"key {key!r} appears twice, first at line {seen[key]}"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+            seen[key] = mark.line + 1
         return super().construct_mapping(node, deep)
 
     def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
+        mark = self.peek_event().start_mark
         if self.check_event(yaml.AliasEvent):
-            raise yaml.MarkedYAMLError(
-                problem="anchors and aliases are not allowed in a recipe", problem_mark=self.peek_event().start_mark
-            )
-        return super().compose_node(parent, index)
+            problem = "anchors and aliases are not allowed in a recipe"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            problem = f"nested more than {MAX_DEPTH} levels deep"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+
+# A date stays the text that was written: a recipe has no dates, and an impossible one (month 13) would
+# otherwise be refused without its line.
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 def _read_text(path: Path) -> str:
     try:
-        if path.stat().st_size > MAX_RECIPE_BYTES:
-            raise RecipeError(f"{path}: {path.stat().st_size} bytes, but a recipe has at most {MAX_RECIPE_BYTES}")
+        size = path.stat().st_size
+        if size > MAX_RECIPE_BYTES:
+            raise RecipeError(
+                f"{path}: {size} bytes, but a recipe has at most {MAX_RECIPE_BYTES}",
+                tip="check that this file is a recipe",
+            )
         data = path.read_bytes()
     except FileNotFoundError:
         raise RecipeError(f"{path}: no such file", tip="see ./inv recipes for what there is") from None
     except OSError as error:
-        raise RecipeError(f"{path}: cannot be read: {error.strerror}") from None
+        raise RecipeError(
+            f"{path}: cannot be read: {error.strerror or error}", tip="check that it is a file you may read"
+        ) from None
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -104,8 +127,7 @@ def _describe(path: Path, root: yaml.Node | None, error: ValidationError) -> str
     lines = []
     for problem in error.errors(include_url=False):
         location = problem["loc"]
-        line = _line_of(root, location)
-        where = f"{path}:{line}" if line else str(path)
+        where = f"{path}:{_line_of(root, location) or 1}"
         dotted = ".".join(str(p) for p in location) or "recipe"
         if problem["type"] == "extra_forbidden":
             said = f"unknown key; {nearest(str(location[-1]), _keys_at(location[:-1]))}"
@@ -115,8 +137,29 @@ def _describe(path: Path, root: yaml.Node | None, error: ValidationError) -> str
             said = problem["msg"].removeprefix("Value error, ")
             if not isinstance(problem["input"], dict | list | BaseModel):
                 said += f"; seen: {problem['input']!r}"
+                said += "; put it in quotes" if problem["type"] == "string_type" else ""
         lines.append(f"{where}: {dotted}: {said}")
     return "\n".join(dict.fromkeys(lines))
+
+
+def _parse(path: Path, text: str) -> tuple[yaml.Node | None, object]:
+    """The YAML nodes, which know their lines, and the content made of them."""
+    try:
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        return root, loader.construct_document(root) if root else None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
+        raise RecipeError(f"{where}: not readable as YAML: {error.problem}", tip=_YAML_TIP) from None
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        raise RecipeError(
+            f"{path}:{line}: character {error.character:#04x} is not allowed in YAML", tip="remove it"
+        ) from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        first = str(error).splitlines()[0]
+        raise RecipeError(f"{path}: not readable as YAML: {first}", tip=_YAML_TIP) from None
 
 
 def load_recipe(path: Path) -> Recipe:
@@ -125,25 +168,21 @@ def load_recipe(path: Path) -> Recipe:
     Raises:
         RecipeError: with file, line, what was seen and what was expected.
     """
-    text = _read_text(path)
-    try:
-        root = yaml.compose(text, Loader=_Loader)
-        content = yaml.load(text, Loader=_Loader)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise RecipeError(f"{where}: not readable as YAML: {error.problem}") from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise RecipeError(f"{path}: not readable as YAML: {str(error).splitlines()[0]}") from None
+    root, content = _parse(path, _read_text(path))
     if not isinstance(content, dict):
-        raise RecipeError(f"{path}:1: expected keys such as name, model and engine, seen: {type(content).__name__}")
+        line = root.start_mark.line + 1 if root else 1
+        raise RecipeError(
+            f"{path}:{line}: expected keys such as name, model and engine, seen: {type(content).__name__}",
+            tip=_YAML_TIP,
+        )
     try:
         recipe = Recipe.model_validate(content)
     except ValidationError as error:
         raise RecipeError(_describe(path, root, error), tip="recipes/schema.json lists every key") from None
     if recipe.name != path.stem:
+        line = _line_of(root, ("name",)) or 1
         raise RecipeError(
-            f"{path}:{_line_of(root, ('name',)) or 1}: name is {recipe.name!r}, but the file is called {path.stem!r}",
+            f"{path}:{line}: name is {recipe.name!r}, but the file is called {path.stem!r}",
             tip=f"rename the file to {recipe.name}.yaml, or the recipe to {path.stem}",
         )
     return recipe
@@ -163,8 +202,10 @@ def recipe_paths(folder: Path = RECIPES) -> dict[str, Path]:
     paths: dict[str, Path] = {}
     for path in sorted([*folder.glob("*.yaml"), *folder.glob("*.yml")]):
         if path.stem in paths:
-            raise RecipeError(f"two recipes are called {path.stem!r}: {paths[path.stem]} and {path}",
-                              tip="rename or remove one of them")
+            raise RecipeError(
+                f"two recipes are called {path.stem!r}: {paths[path.stem]} and {path}",
+                tip="rename or remove one of them",
+            )
         paths[path.stem] = path
     return paths
 
@@ -177,7 +218,8 @@ def find_recipe(name: str, folder: Path = RECIPES) -> Path:
     """
     paths = recipe_paths(folder)
     if name not in paths:
-        raise UsageError(f"no recipe is called {name!r}; {nearest(name, paths)}", tip="./inv recipes lists them")
+        known = nearest(name, paths)
+        raise UsageError(f"no recipe is called {name!r}; {known}", tip="./inv recipes lists them")
     return paths[name]
 
 

@@ -23,3 +23,8 @@ def cache_folder() -> Path:
 def runs_folder() -> Path:
     """Where each run keeps its logs and stored KV while it lives."""
     return cache_folder() / "runs"
+
+
+def places() -> dict[str, str]:
+    """This host's folders and the words that stand for them in what is kept."""
+    return {str(cache_folder()): "$CACHE", str(PROJECT): "$PROJECT", str(Path.home()): "~"}

@@ -34,18 +34,23 @@ class Redactor:
     """Masks known secret shapes and the values of this process's secret environment variables.
 
     Args:
+        places: folders of this host to be named by a word, such as the cache folder by $CACHE; what is kept then
+            says nothing about the host, and reads the same everywhere.
         environment: where secret values are looked up; the process's own when None. Values under
             eight characters are not searched for: they would mask ordinary words.
     """
 
-    def __init__(self, environment: Mapping[str, str] | None = None):
+    def __init__(self, environment: Mapping[str, str] | None = None, places: Mapping[str, str] | None = None):
         environment = os.environ if environment is None else environment
         values = {v for k, v in environment.items() if is_secret_name(k) and len(v) >= 8}
         self._values = sorted(values, key=len, reverse=True)
+        self._places = sorted((places or {}).items(), key=lambda place: len(place[0]), reverse=True)
 
     def __call__(self, text: str) -> str:
         for value in self._values:
             text = text.replace(value, MASK)
+        for folder, word in self._places:
+            text = text.replace(folder, word)
         for pattern, replacement in _PATTERNS:
             text = pattern.sub(replacement, text)
         return text

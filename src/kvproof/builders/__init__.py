@@ -1,0 +1,1 @@
+"""Checkpoints that kvproof makes itself. Each file is run by the locked environment's interpreter."""

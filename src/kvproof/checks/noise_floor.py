@@ -1,0 +1,42 @@
+"""The same prompts computed twice with nothing cached: how much the engine disagrees with itself.
+
+The first pass is also the one whose KV the connector stores; the second carries a salt of its own, so that
+neither the engine's cache nor the connector can serve it.
+"""
+
+from __future__ import annotations
+
+from ..evidence import Measurement
+from ..session import Session, grown
+from .comparing import distance, failed_requests, score
+from .judgement import Judgement, error, judge
+
+NAME = "noise-floor"
+CONTROL = False
+NEEDS = ("smoke",)
+
+
+def run(session: Session) -> Judgement:
+    first = session.send("computed")
+    second = session.send("computed_again", salt=f"{session.run_id}-again")
+    failures = failed_requests(first.samples) + failed_requests(second.samples)
+    if failures:
+        return error(f"{len(failures)} requests failed, the first with: {failures[0]}")
+    limits = session.recipe.checks.thresholds
+    found = []
+    for result in (first, second):
+        for kind in ("local_hit_tokens", "external_hit_tokens"):
+            found.append(Measurement(
+                name=f"{kind}_{result.name}", value=grown(session.engine.COUNTERS, result.engine_before,
+                                                          result.engine_after, kind),
+                unit="tokens", limit=0, relation="==", source=f"engine: {session.engine.COUNTERS[kind].key}"))
+    apart = distance(first.samples, second.samples)
+    found += [
+        Measurement(name="floor_logprob_drift", value=apart.drift, unit="nats",
+                    limit=limits.max_floor_logprob_drift, relation="<=", source="log-probabilities of both passes"),
+        Measurement(name="floor_disagreement_ratio", value=apart.disagreements / apart.compared, unit="ratio",
+                    limit=limits.max_floor_disagreement_ratio, relation="<=", source="tokens of both passes"),
+        Measurement(name="score_computed", value=score(first.samples), unit="ratio", source="answers"),
+        Measurement(name="score_computed_again", value=score(second.samples), unit="ratio", source="answers"),
+    ]
+    return judge(found)

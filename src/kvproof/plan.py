@@ -1,0 +1,101 @@
+"""A plan: everything a run starts, as data.
+
+A plan holds no decision that is taken later: argv, environment, ports, files and the environment lock.
+`--dry-run` prints it; what documents tell a user to copy is this plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .recipe import Argument, Recipe
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a plan runs: paths and addresses that differ between hosts and runs.
+
+    Attributes:
+        python: interpreter of the engine's environment.
+        model: path or repository that the engine loads.
+        folder: run folder, for logs and stored KV.
+        host: address that servers listen on.
+        ports: by name: engine, baseline, cache (the connector's own protocol), cache_http.
+    """
+
+    python: str
+    model: str
+    folder: Path
+    host: str
+    ports: dict[str, int]
+
+    def tool(self, name: str) -> str:
+        """A program installed beside the interpreter."""
+        return str(Path(self.python).with_name(name)) if "/" in self.python else name
+
+
+@dataclass(frozen=True)
+class Server:
+    """One server of a plan.
+
+    Attributes:
+        role: engine, baseline (engine without connector) or cache_server.
+        environment: what is set besides the environment that kvproof itself runs in.
+        url: address of its HTTP interface.
+        health_path: answers 200 when it is ready.
+        log: file name in the run folder.
+    """
+
+    role: str
+    argv: tuple[str, ...]
+    environment: dict[str, str]
+    url: str
+    health_path: str
+    ready_timeout_s: int
+    log: str
+
+
+@dataclass(frozen=True)
+class Plan:
+    recipe: Recipe
+    runtime: str
+    servers: tuple[Server, ...]
+    """In starting order."""
+    environment_name: str | None
+    lock_digest: str | None
+    image_digest: str | None = None
+
+    def server(self, role: str) -> Server | None:
+        return next((s for s in self.servers if s.role == role), None)
+
+    def as_data(self) -> dict[str, Any]:
+        """For evidence and --dry-run: JSON values only."""
+        return {
+            "recipe": self.recipe.name,
+            "recipe_digest": self.recipe.digest(),
+            "runtime": self.runtime,
+            "environment": self.environment_name,
+            "lock_digest": self.lock_digest,
+            "image_digest": self.image_digest,
+            "servers": [
+                {"role": s.role, "argv": list(s.argv), "environment": dict(sorted(s.environment.items())),
+                 "url": s.url, "health": s.health_path, "ready_timeout_s": s.ready_timeout_s, "log": s.log}
+                for s in self.servers
+            ],
+        }
+
+
+def flags(arguments: dict[str, Argument]) -> list[str]:
+    """Command-line words of a recipe's arguments: true is a bare flag, false leaves it out."""
+    words: list[str] = []
+    for name, value in arguments.items():
+        if value is False:
+            continue
+        words.append(f"--{name}")
+        if isinstance(value, list):
+            words += value
+        elif value is not True:
+            words.append(str(value))
+    return words

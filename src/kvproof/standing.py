@@ -1,0 +1,279 @@
+"""Where one recipe stands, judged from the headers of its runs; and the words for it.
+
+Nothing is recomputed and no log is read. A recipe is proven only while the newest run that could be
+judged, with the pins that the recipe has now, passed everything that the recipe requires.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from pydantic import Field
+
+from .errors import EvidenceError
+from .evidence import CheckSummary, Hardware, Header, Record, Verdict, read_header
+from .recipe import Claim, Recipe
+
+_JUDGED = {Verdict.PASS: "passed", Verdict.FAIL: "failed", Verdict.UNSUPPORTED: "was unsupported"}
+
+
+class Standing(StrEnum):
+    PROVEN = "proven"
+    FAILING = "failing"
+    STALE = "stale"
+    """There is evidence, but the recipe or its lock changed since."""
+    CLAIMED = "claimed"
+    """An upstream page says something, and nothing was run here."""
+    UNSUPPORTED = "unsupported"
+    NOT_RUN = "not run"
+
+
+class Problem(Record):
+    """A file that could not be used; everything else still counts."""
+
+    kind: Literal["recipe", "lock", "evidence"]
+    path: str
+    """Relative to the folder that holds recipes, evidence and images."""
+    reason: str
+
+    @property
+    def blocking(self) -> bool:
+        """Whether the matrix cannot be called up to date while it lasts."""
+        return self.kind != "evidence"
+
+
+class Cell(Record):
+    """One recipe, and the run on record that decides where it stands."""
+
+    recipe: str
+    title: str
+    model: str
+    feature: str
+    engine: str
+    engine_pin: str
+    connector: str
+    connector_pin: str | None
+    """None for a connector without a version of its own."""
+    standing: Standing
+    reason: str | None = None
+    """Why it is not proven; None when it is, or when nothing was run."""
+    weights: Literal["real", "nano", "dummy"]
+    run_id: str | None = None
+    """The run that decides, or for stale the last that was judged; None, as all below, without one."""
+    evidence: str | None = None
+    """Its file, relative to the folder that holds the evidence folder; with forward slashes."""
+    date: str | None = None
+    """UTC day on which it started."""
+    runtime: str | None = None
+    hardware: Hardware | None = None
+    engine_version: str | None = None
+    """As the engine reported it; None when it never did."""
+    connector_version: str | None = None
+    checks: tuple[CheckSummary, ...] = ()
+    highlights: dict[str, float | int | str | None] = Field(default_factory=dict)
+    claims: tuple[Claim, ...] = ()
+    contradictions: tuple[str, ...] = ()
+    """Where evidence and claims, or claims among themselves, say opposite things."""
+    notes: tuple[str, ...] = ()
+    """Runs that decide nothing, but that a reader should know of."""
+
+
+class Orphan(Record):
+    """Evidence that belongs to no recipe here."""
+
+    recipe: str
+    reason: str
+    runs: int
+    evidence: str
+    """The newest file, as in Cell."""
+    verdict: Verdict
+    date: str
+
+
+class Matrix(Record):
+    cells: tuple[Cell, ...]
+    """One per recipe, by name."""
+    orphans: tuple[Orphan, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+class Run(NamedTuple):
+    """An evidence file; compares by start, then run id."""
+
+    started: datetime
+    run_id: str
+    evidence: str
+    header: Header
+
+    @property
+    def date(self) -> str:
+        return self.started.date().isoformat()
+
+
+class Current(NamedTuple):
+    """A recipe with the pins it has now."""
+
+    recipe: Recipe
+    digest: str
+    lock_digest: str | None
+    """None without an environment, or when its lock file cannot be read: then nothing matches it."""
+
+    def changed(self, header: Header) -> list[str]:
+        """Which pins of a run are not the present ones; empty when all are."""
+        changed = [] if header.recipe_digest == self.digest else ["the recipe"]
+        if header.image_digest is not None:
+            changed.append("the image (none is pinned)")
+        elif self.recipe.environment is None:
+            changed.append("where the engine comes from")
+        elif self.lock_digest is None or header.lock_digest != self.lock_digest:
+            changed.append(f"the lock of {self.recipe.environment}")
+        return changed
+
+
+class Newest:
+    """The newest run of each kind that one recipe has."""
+
+    def __init__(self) -> None:
+        self.runs: dict[str, Run] = {}
+
+    def add(self, kind: str, run: Run) -> None:
+        known = self.runs.get(kind)
+        if known is None or run[:3] > known[:3]:
+            self.runs[kind] = run
+
+    def after(self, kind: str, decisive: Run | None) -> Run | None:
+        """The newest of a kind, unless the decisive run is newer still."""
+        run = self.runs.get(kind)
+        return run if run and (decisive is None or run[:3] > decisive[:3]) else None
+
+
+def read_run(path: Path, shown: str) -> Run:
+    """Read the header of an evidence file.
+
+    Args:
+        path: the file.
+        shown: the path under which the matrix names it.
+
+    Raises:
+        EvidenceError: as `read_header`, or it does not say when it started.
+    """
+    header = read_header(path)
+    try:
+        started = datetime.fromisoformat(header.started_at)
+        started = started.replace(tzinfo=UTC) if started.tzinfo is None else started.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise EvidenceError(f"{path}: started_at is no ISO 8601 time: {header.started_at!r}") from None
+    return Run(started, header.run_id, shown, header)
+
+
+def kind(header: Header, current: Current) -> str:
+    """What a run is to its recipe: decides, stale, unjudged, uncounted, or nothing (old).
+
+    Raises:
+        EvidenceError: it says pass, but its own checks do not.
+    """
+    counts = not header.weaker and header.damage_left_in is None
+    judged = header.status == "completed" and header.verdict in _JUDGED
+    if current.changed(header):
+        return "stale" if counts and judged else "old"
+    if not counts:
+        return "uncounted"
+    if not judged:
+        return "unjudged"
+    if header.verdict is Verdict.PASS:
+        others = {check.name for check in header.checks if check.verdict is not Verdict.PASS}
+        passed = {check.name for check in header.checks} - others
+        lacking = [name for name in current.recipe.checks.required if name not in passed]
+        if lacking:
+            raise EvidenceError(f"says pass, but has no pass of: {', '.join(lacking)}")
+    return "decides"
+
+
+def cell(current: Current, newest: Newest) -> Cell:
+    """A recipe's place in the matrix, from the newest run of each kind."""
+    recipe = current.recipe
+    decisive = newest.runs.get("decides")
+    shown = decisive or newest.runs.get("stale")
+    standing, reason = _standing(current, decisive, shown)
+    known = Cell(
+        recipe=recipe.name,
+        title=recipe.title,
+        model=recipe.model.repository,
+        feature=recipe.feature,
+        engine=recipe.engine.name,
+        engine_pin=recipe.engine.version,
+        connector=recipe.connector.name,
+        connector_pin=recipe.connector.version,
+        standing=standing,
+        reason=reason,
+        weights=recipe.model.weights,
+        claims=tuple(recipe.claims),
+        contradictions=tuple(_contradictions(recipe.claims, standing)),
+        notes=tuple(_notes(newest, decisive, recipe, standing)),
+    )
+    if shown is None:
+        return known
+    header = shown.header
+    return known.model_copy(
+        update={
+            "weights": header.weights,
+            "run_id": header.run_id,
+            "evidence": shown.evidence,
+            "date": shown.date,
+            "runtime": header.runtime,
+            "hardware": header.hardware,
+            "engine_version": header.engine_version,
+            "connector_version": header.connector_version,
+            "checks": header.checks,
+            "highlights": header.highlights,
+        }
+    )
+
+
+def _standing(current: Current, decisive: Run | None, shown: Run | None) -> tuple[Standing, str | None]:
+    if decisive:
+        header = decisive.header
+        if header.verdict is Verdict.PASS:
+            return Standing.PROVEN, None
+        standing = Standing.FAILING if header.verdict is Verdict.FAIL else Standing.UNSUPPORTED
+        return standing, header.reason or "the run gives no reason"
+    if shown:
+        ended = f"{_JUDGED[shown.header.verdict]} on {shown.date}"
+        changed = " and ".join(current.changed(shown.header))
+        return Standing.STALE, f"{ended}, but since then {changed} changed"
+    if current.recipe.claims:
+        return Standing.CLAIMED, "; ".join(f"{c.says} ({c.date}): {c.source}" for c in current.recipe.claims)
+    return Standing.NOT_RUN, None
+
+
+def _contradictions(claims: list[Claim], standing: Standing) -> Iterator[str]:
+    works = standing is Standing.PROVEN
+    if works or standing in (Standing.FAILING, Standing.UNSUPPORTED):
+        for claim in claims:
+            if claim.says == "not supported" if works else claim.says in ("validated", "supported"):
+                said = f"upstream says {claim.says} ({claim.source}, {claim.date})"
+                yield f"{said}, but the evidence here makes it {standing}"
+    said = {claim.says for claim in claims}
+    if "not supported" in said and said & {"validated", "supported"}:
+        yield "the claims contradict each other: " + ", ".join(f"{c.says} ({c.source})" for c in claims)
+
+
+def _notes(newest: Newest, decisive: Run | None, recipe: Recipe, standing: Standing) -> Iterator[str]:
+    unjudged = newest.after("unjudged", decisive)
+    if unjudged:
+        header = unjudged.header
+        why = header.reason or ("no reason given" if header.status == "completed" else header.status)
+        yield f"last run could not be judged: {why} ({unjudged.date}, {unjudged.evidence})"
+    uncounted = newest.after("uncounted", decisive)
+    if uncounted:
+        header = uncounted.header
+        why = [*header.weaker]
+        if header.damage_left_in is not None:
+            why.append(f"damage left in: {header.damage_left_in}")
+        yield f"last run does not count: {', '.join(why)} ({uncounted.date}, {uncounted.evidence})"
+    if standing is Standing.PROVEN and any(c.says == "not validated" for c in recipe.claims):
+        yield "beyond what upstream claims, which is: not validated"

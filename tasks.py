@@ -1,0 +1,118 @@
+"""The command line: thin tasks; what they do is in src/kvproof."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+from invoke import Context, task
+
+from kvproof.cli import task_errors
+
+
+@task(help={"json": "print the list as JSON"})
+@task_errors
+def recipes(c: Context, json: bool = False) -> None:
+    """List recipes with their standing."""
+    from kvproof import matrix
+
+    rows = matrix.standings()
+    print(_dumps(rows) if json else matrix.standings_table(rows))
+
+
+@task(
+    positional=["name"],
+    help={
+        "name": "recipe to run, as ./inv recipes lists it",
+        "runtime": "where servers run",
+        "dry-run": "print the plan and start nothing",
+        "samples": "number of prompts; fewer than the recipe's is no proof",
+        "restart-engine": "empty the engine's cache by restarting it",
+        "dataset": "gsm8k, or a JSONL file of questions and answers",
+        "evidence-dir": "folder for the evidence file; the matrix stays as it is",
+        "no-matrix": "do not bring docs/support-matrix.md up to date",
+        "keep": "keep the run folder (logs, stored KV) of a proven run too",
+        "json": "print the result as JSON",
+    },
+)
+@task_errors
+def recipe(c: Context, name: str, runtime: str = "venv", dry_run: bool = False, samples: int | None = None,
+           restart_engine: bool = False, dataset: str | None = None, evidence_dir: str | None = None,
+           no_matrix: bool = False, keep: bool = False, json: bool = False) -> None:
+    """Prove a recipe: start its servers, check them, write evidence."""
+    from pathlib import Path
+
+    from kvproof import report, run
+    from kvproof.console import Console
+    from kvproof.paths import EVIDENCE, runs_folder
+
+    options = run.Options(
+        runtime=runtime, samples=_whole_number("--samples", samples), restart_engine=restart_engine, dataset=dataset,
+        evidence_dir=Path(evidence_dir).expanduser() if evidence_dir else EVIDENCE, keep=keep,
+    )
+    if dry_run:
+        plan = run.plan(name, options, folder=runs_folder() / f"{name}-RUN_ID")
+        print(_dumps(plan.as_data()) if json else report.plan_text(plan))
+        return
+    outcome = run.prove(name, options, Console())
+    print(_dumps(report.as_data(outcome)) if json else report.text(outcome), flush=True)
+    if evidence_dir is None and not no_matrix and outcome.evidence is not None:
+        from kvproof import matrix
+
+        matrix.write()
+    report.raise_for(outcome)
+
+
+@task(help={"check": "write nothing; exit 1 when the file is not up to date", "json": "print the matrix as JSON"})
+@task_errors
+def matrix(c: Context, check: bool = False, json: bool = False) -> None:
+    """Write docs/support-matrix.md from evidence and recipes alone."""
+    from kvproof import matrix as module
+    from kvproof.errors import KvproofError
+
+    if check:
+        drift = module.check()
+        if drift:
+            raise KvproofError("\n".join(drift), tip="./inv matrix")
+        print(_dumps({"drift": []}) if json else "docs/support-matrix.md is up to date")
+        return
+    made = module.collect()
+    path = module.write(made)
+    print(_dumps(made.model_dump(mode="json")) if json else f"wrote {path}")
+
+
+@task(help={"fast": "leave out what starts an engine"})
+@task_errors
+def test(c: Context, fast: bool = False) -> None:
+    """Run all tests; real servers are started unless --fast."""
+    from kvproof.paths import PROJECT
+
+    words = [sys.executable, "-m", "pytest", *(["-m", "not engine"] if fast else []), "--durations=15"]
+    done = subprocess.run(words, cwd=PROJECT, env={**os.environ, "PYTHONUNBUFFERED": "1"}, check=False)
+    sys.exit(done.returncode)
+
+
+@task(positional=["name"], help={"name": "folder under images/"})
+@task_errors
+def lock(c: Context, name: str) -> None:
+    """Resolve images/NAME/requirements.in into requirements.lock, with hashes."""
+    from kvproof import locking
+
+    print(f"wrote {locking.resolve(name)}")
+
+
+def _dumps(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _whole_number(option: str, value: object) -> int | None:
+    from kvproof.errors import UsageError
+
+    if value is None:
+        return None
+    try:
+        return int(str(value))
+    except ValueError:
+        raise UsageError(f"{option} is {value!r}, expected a whole number") from None
