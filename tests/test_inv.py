@@ -17,7 +17,7 @@ import pytest
 from kvproof import __version__
 from kvproof.paths import PROJECT
 
-TOOLS = "sh cat cp date dirname head mkdir mv readlink rm sed sleep tail uname".split()
+TOOLS = ["sh", "cat", "cp", "date", "dirname", "head", "mkdir", "mv", "readlink", "rm", "sed", "sleep", "tail", "uname"]
 SHELL = shutil.which("sh")
 
 # Plays the interpreter outside .venv and, copied, the one inside.
@@ -238,7 +238,7 @@ def test_a_good_one_by_another_name_is_found(copy: Copy, text: str) -> None:
 
 def test_a_folder_that_cannot_be_written(fake: Copy) -> None:
     (fake.bin / "mkdir").unlink()
-    fake.program("mkdir", f"#!{SHELL}\necho \"mkdir: cannot create directory '$1': Read-only file system\" >&2\nexit 1\n")
+    fake.program("mkdir", f"#!{SHELL}\necho 'mkdir: cannot create directory: Read-only file system' >&2\nexit 1\n")
     said = fake.refused()
     assert f"cannot make .venv in {fake.folder}, which must be writable on first use (Read-only file system)" in said
 
@@ -419,7 +419,8 @@ def test_the_oldest_python_is_the_projects() -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("script", ["inv", ".ci/run"])
 def test_shellcheck_finds_nothing(require_tool: Callable[[str], str], script: str) -> None:
-    found = subprocess.run([require_tool("shellcheck"), script], cwd=PROJECT, capture_output=True, text=True, check=False)
+    command = [require_tool("shellcheck"), script]
+    found = subprocess.run(command, cwd=PROJECT, stdout=subprocess.PIPE, text=True, check=False)
     assert found.returncode == 0, found.stdout
 
 

@@ -144,8 +144,8 @@ class Inv(Program):
 
     def _explain_word(self, word: str, context: ParserContext | None, task: str) -> str:
         if word.startswith("-"):
-            own = [] if context is None else [*context.flags, *context.inverse_flags]
-            known = {o for o in (*own, *_SHOWN_OPTIONS) if o.startswith("--")}
+            own = [*context.flags, *context.inverse_flags] if context is not None and task else []
+            known = {option for option in (*own, *_SHOWN_OPTIONS) if option.startswith("--")}
             return f"{task}no option is called {word}; {nearest(word, known)}"
         misused = _misused_option(self.argv[1:], context, word)
         if misused:

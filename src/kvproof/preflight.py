@@ -39,6 +39,6 @@ def require(recipe: Recipe, missing_install_bytes: int) -> None:
     if problems:
         raise HostError(
             f"this host does not fit recipe {recipe.name}: " + "; ".join(problems),
-            tip="free what is missing (KVPROOF_CACHE moves the cache folder; a container needs --shm-size or --ipc=host), "
-                "or run it on a host that fits",
+            tip="free what is missing (KVPROOF_CACHE moves the cache folder; a container needs --shm-size or "
+                "--ipc=host), or run it on a host that fits",
         )

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,7 +21,10 @@ from .interrupts import deferred
 
 SHM = Path("/dev/shm")
 _PR_SET_PDEATHSIG = 1
-_POLL_S = 0.05
+GRACE_S = 8.0
+"""How long servers may take to end when asked."""
+_FAREWELL_S = 3.0
+"""How long the rest of a session may take to end by itself once its leader is gone."""
 
 
 def _end_with_parent() -> None:
@@ -77,8 +81,6 @@ def tail(path: Path, lines: int = 10, limit_bytes: int = 256 * 1024) -> list[str
 
 def plain(line: str) -> str:
     """A log line without ANSI colours and with a bounded length."""
-    import re
-
     line = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).rstrip()
     return line if len(line) <= 2000 else line[:2000] + " …"
 
@@ -138,24 +140,19 @@ class Processes:
             temporary.write_text(text)
             temporary.replace(self._folder / "processes.json")
 
-    def stop(self, launched: Launched, grace_s: float = 15.0) -> None:
-        """End one server: ask, wait, then kill what is left of its session."""
+    def stop(self, launched: Launched, grace_s: float = GRACE_S) -> None:
+        """End one server and all that it started."""
         self.observe()
-        _end_session(launched, grace_s)
+        _end_sessions([launched], grace_s)
         if launched in self._launched:
             self._launched.remove(launched)
         self._remove_segments()
 
-    def stop_all(self, grace_s: float = 15.0, say: Callable[[str], None] = lambda _: None) -> None:
-        """End everything, the last started first, and remove the shared memory it leaves."""
+    def stop_all(self, grace_s: float = GRACE_S, say: Callable[[str], None] = lambda _: None) -> None:
+        """End everything and remove the shared memory it leaves."""
         self.observe()
-        for launched in reversed(self._launched):
-            if launched.exit_code() is None:
-                say(f"stopping {launched.role}")
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.kill(launched.pid, signal.SIGTERM)
-        for launched in reversed(self._launched):
-            _end_session(launched, grace_s, asked=True)
+        say("stopping " + ", ".join(p.role.replace("_", " ") for p in self._launched))
+        _end_sessions(self._launched, grace_s)
         _kill_members(self._members)
         self._launched.clear()
         self._remove_segments()
@@ -166,26 +163,65 @@ class Processes:
         self._segments = remove_unmapped(self._segments)
 
 
-def _end_session(launched: Launched, grace_s: float, *, asked: bool = False) -> None:
-    if launched.exit_code() is None:
-        if not asked:
+def _end_sessions(launched: list[Launched], grace_s: float) -> None:
+    """End the leaders, then everything else in their sessions, Python's resource trackers last.
+
+    A resource tracker unlinks the semaphores and shared memory of its processes once these are gone; killed with
+    them, it would leave their names in /dev/shm.
+
+    Args:
+        grace_s: how long all leaders together may take to end when asked.
+    """
+    running = [p for p in launched if p.exit_code() is None]
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        for leader in running:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(launched.pid, signal.SIGTERM)
-        launched.wait(grace_s)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(launched.pid, signal.SIGKILL)
-    launched.wait(10)
+                os.kill(leader.pid, number)
+        deadline = time.monotonic() + grace_s
+        running = [p for p in running if not p.wait(max(0.0, deadline - time.monotonic()))]
+    sessions = {p.pid for p in launched}
+    _, alive = psutil.wait_procs(_session_members(sessions), timeout=_FAREWELL_S)
+    _kill_trackers_last(alive)
+
+
+def _kill_trackers_last(processes: list[psutil.Process]) -> None:
+    trackers = [p for p in processes if _is_tracker(p)]
+    _kill([p for p in processes if p not in trackers])
+    _, left = psutil.wait_procs(trackers, timeout=_FAREWELL_S)
+    _kill(left)
+
+
+def _session_members(leaders: set[int]) -> list[psutil.Process]:
+    """Processes in the leaders' sessions, the leaders themselves left out."""
+    found = []
+    for pid in psutil.pids():
+        with contextlib.suppress(psutil.Error, OSError):
+            if pid not in leaders and os.getsid(pid) in leaders:
+                found.append(psutil.Process(pid))
+    return found
+
+
+def _is_tracker(process: psutil.Process) -> bool:
+    try:
+        return any("multiprocessing.resource_tracker" in word for word in process.cmdline())
+    except psutil.Error:
+        return False
+
+
+def _kill(processes: list[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(processes, timeout=10)
 
 
 def _kill_members(members: Mapping[int, float]) -> None:
     alive = []
     for pid, created in members.items():
-        with contextlib.suppress(psutil.Error):
-            process = psutil.Process(pid)
-            if abs(process.create_time() - created) < 1 and process.status() != psutil.STATUS_ZOMBIE:
-                process.kill()
-                alive.append(process)
-    psutil.wait_procs(alive, timeout=10)
+        if is_alive(pid, created):
+            with contextlib.suppress(psutil.Error):
+                alive.append(psutil.Process(pid))
+    _kill_trackers_last(alive)
 
 
 def mapped_segments(pid: int) -> set[str]:
@@ -274,13 +310,3 @@ def run_step(argv: list[str], environment: Mapping[str, str], log: Path, on_line
         process.wait()
         if process.stdout:
             process.stdout.close()
-
-
-def sleep_until(condition: Callable[[], bool], timeout_s: float, poll_s: float = _POLL_S) -> bool:
-    """Poll until a condition holds; False when the time is over."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(poll_s)
-    return True

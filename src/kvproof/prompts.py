@@ -193,7 +193,8 @@ def _download(url: str, sha256: str, target: Path) -> None:
     part.replace(target)
 
 
-def build(dataset: Dataset, spec: Prompts, tokenize: Callable[[str], list[int]], max_tokens: int | None) -> list[Prompt]:
+def build(dataset: Dataset, spec: Prompts, tokenize: Callable[[str], list[int]],
+          max_tokens: int | None) -> list[Prompt]:
     """Prompts of exact length: solved examples, then one question, cut at the front.
 
     Lengths go round from min_chunks to max_chunks whole chunks, plus the remainder.

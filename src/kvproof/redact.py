@@ -10,7 +10,8 @@ MASK = "***"
 
 _SECRET_NAME = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|CREDENTIAL|ACCESS_KEY|PRIVATE_KEY)", re.I)
 # Names that match by accident: they count or configure tokens, they do not hold one.
-_HARMLESS_NAME = re.compile(r"(TOKENIZERS?_|MAX_.*TOKENS|NUM_.*TOKENS|TOKENS_PER)", re.I)
+_HARMLESS_NAME = re.compile(r"(TOKENIZERS?(?![A-Z])|(?:MAX|NUM)[_-].*TOKENS|TOKENS[_-]PER)", re.I)
+_SECRET_FLAG = r"--?(?:api-?key|hf-?token|token|password)"
 _PATTERNS = (
     (re.compile(r"\bhf_[A-Za-z0-9]{6,}"), "hf_" + MASK),
     (re.compile(r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{8,}"), "sk-" + MASK),
@@ -18,8 +19,8 @@ _PATTERNS = (
     (re.compile(r"\bnvapi-[A-Za-z0-9_-]{8,}"), "nvapi-" + MASK),
     (re.compile(r"\bAKIA[0-9A-Z]{16}\b"), "AKIA" + MASK),
     (re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}"), r"\1 " + MASK),
-    (re.compile(r"(?i)(://)[^/\s:@]+:[^/\s@]+@"), r"\1" + MASK + "@"),
-    (re.compile(r"(?i)\b(--?(?:api-?key|hf-?token|token|password)[ =])\S+"), r"\1" + MASK),
+    (re.compile(r"(?i)(://)[^/\s:@]*:[^/\s@]+@"), r"\1" + MASK + "@"),
+    (re.compile(rf"(?i)(?<![\w-])({_SECRET_FLAG}[ =])\S+"), r"\1" + MASK),
     (re.compile(r"(?i)\b((?:HF_TOKEN|HUGGING_?FACE_?HUB_TOKEN|[A-Z_]*API_KEY|[A-Z_]*PASSWORD)['\"]?\s*[=:]\s*['\"]?)"
                 r"[^\s'\",}]+"), r"\1" + MASK),
 )
@@ -63,5 +64,9 @@ class Redactor:
             return {k: MASK if isinstance(k, str) and isinstance(v, str) and is_secret_name(k) else self.tree(v)
                     for k, v in value.items()}
         if isinstance(value, list | tuple):
-            return [self.tree(v) for v in value]
+            words = [self.tree(v) for v in value]
+            for number, word in enumerate(words[:-1]):
+                if isinstance(word, str) and re.fullmatch(_SECRET_FLAG, word, re.I):
+                    words[number + 1] = MASK
+            return words
         return value

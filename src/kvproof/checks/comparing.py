@@ -15,17 +15,18 @@ class Distance:
         compared: samples that both passes answered.
         disagreements: of those, how many gave other tokens.
         drift: largest absolute difference of a log-probability, nats, up to and including the first token that
-            differs; None when no pair of log-probabilities was there. Infinite when one pass had a number and the
-            other had none (a NaN on its way shows like this).
+            differs; None when no pair of log-probabilities was there.
+        gaps: samples in which one pass had a log-probability and the other had none; a NaN shows like this.
     """
 
     compared: int
     disagreements: int
     drift: float | None
+    gaps: int
 
 
 def distance(left: tuple[Sample, ...], right: tuple[Sample, ...]) -> Distance:
-    compared = disagreements = 0
+    compared = disagreements = gaps = 0
     drift: float | None = None
     for a, b in zip(left, right, strict=True):
         if a.prompt_sha256 != b.prompt_sha256:
@@ -35,21 +36,20 @@ def distance(left: tuple[Sample, ...], right: tuple[Sample, ...]) -> Distance:
         compared += 1
         if a.token_ids != b.token_ids:
             disagreements += 1
-        for found in _differences(a, b):
-            drift = found if drift is None else max(drift, found)
-    return Distance(compared, disagreements, drift)
+        pairs = _pairs(a, b)
+        gaps += any((x is None) != (y is None) for x, y in pairs)
+        found = [abs(x - y) for x, y in pairs if x is not None and y is not None]
+        if found:
+            drift = max(found) if drift is None else max(drift, *found)
+    return Distance(compared, disagreements, drift, gaps)
 
 
-def _differences(a: Sample, b: Sample) -> list[float]:
-    found = []
-    for i, (x, y) in enumerate(zip(a.logprobs, b.logprobs, strict=False)):
-        if x is not None and y is not None:
-            found.append(abs(x - y))
-        elif (x is None) != (y is None):
-            found.append(float("inf"))
-        if a.token_ids[i:i + 1] != b.token_ids[i:i + 1]:
-            break
-    return found
+def _pairs(a: Sample, b: Sample) -> list[tuple[float | None, float | None]]:
+    """Log-probabilities at the same place, up to and including the first token that differs."""
+    same = 0
+    while same < min(len(a.token_ids), len(b.token_ids)) and a.token_ids[same] == b.token_ids[same]:
+        same += 1
+    return list(zip(a.logprobs[:same + 1], b.logprobs[:same + 1], strict=False))
 
 
 def score(samples: tuple[Sample, ...]) -> float | None:

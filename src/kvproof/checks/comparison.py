@@ -44,6 +44,8 @@ def judge_pass(session: Session, result: Pass) -> Judgement:
                     source="generated tokens; limit is the noise floor"),
         Measurement(name="logprob_drift", value=apart.drift, unit="nats", limit=floor.drift, relation="<=",
                     source="log-probabilities against the local hit; limit is the noise floor"),
+        Measurement(name="samples_with_missing_logprobs", value=apart.gaps, unit="count", limit=floor.gaps,
+                    relation="<=", source="a log-probability on one side only, as a NaN gives"),
         *_scores(session, local.samples, computed.samples, result.samples),
     ]
     if not pairs and not failures:

@@ -12,6 +12,8 @@ from .judgement import Judgement, error, judge
 NAME = "overhead"
 CONTROL = False
 NEEDS = ("smoke",)
+_REST_S = 0.5
+"""Between two requests: an engine's threads spin for a while after an answer, and stores go on."""
 
 
 def run(session: Session) -> Judgement:
@@ -26,6 +28,8 @@ def run(session: Session) -> Judgement:
         pair = [("with", session.client), ("without", session.baseline)]
         # Each goes first half of the time, so that a drift of the machine favours neither.
         for name, client in pair if number % 2 else reversed(pair):
+            session.settle()
+            session.pause(_REST_S)
             answer = client.complete(prompt, max_tokens=2, salt=f"{session.run_id}-overhead")
             if answer.error is not None or answer.ttft_s is None:
                 return error(f"a request {name} connector failed: {answer.error or 'no token came'}")

@@ -147,7 +147,8 @@ def _build(lock: Lock, base: str, building: Path, console: Console) -> None:
     log.unlink(missing_ok=True)
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
     environment["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
-    total = sum(1 for line in lock.path.read_text(encoding="utf-8").splitlines() if re.match(r"[a-z0-9].*==", line, re.I))
+    lines = lock.path.read_text(encoding="utf-8").splitlines()
+    total = sum(1 for line in lines if re.match(r"[a-z0-9].*==", line, re.I))
     with console.step(f"installing environment {lock.name} ({total} packages, once)"):
         if run_step([base, "-m", "venv", str(building)], environment, log, lambda _: None):
             raise EnvironmentBuildError(f"{base} cannot make a virtual environment", log_tail=tail(log),
