@@ -36,15 +36,14 @@ def tmp_cache(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytes
 @pytest.fixture(autouse=True)
 def _no_programs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A test that starts a program must say so with a marker: an unmarked one is quick and repeatable."""
-    if _marked(request, "engine"):
+    if _marked(request, "engine") or _marked(request, "process"):
         return
-    allow_any = _marked(request, "process")
     start = subprocess.Popen.__init__
 
     def guarded(self: subprocess.Popen, args: Any, *rest: Any, **options: Any) -> None:
         # Popen's own __del__ looks for this on an object that was never started.
         self._child_created = False
-        refusal = program_refused(args, shell=bool(options.get("shell")), allow_any=allow_any)
+        refusal = program_refused(args, shell=bool(options.get("shell")))
         if refusal:
             pytest.fail(refusal)
         start(self, args, *rest, **options)
@@ -89,15 +88,12 @@ def require_tool() -> Callable[[str], str]:
     return require
 
 
-def program_refused(
-    args: str | bytes | os.PathLike | Sequence, *, shell: bool = False, allow_any: bool = False
-) -> str | None:
-    """Why a test may not start this program; None when it may.
+def program_refused(args: str | bytes | os.PathLike | Sequence, *, shell: bool = False) -> str | None:
+    """Why an unmarked test may not start this program; None when it may.
 
     Args:
         args: what subprocess.Popen was given.
         shell: whether a shell reads it.
-        allow_any: the test is marked `process`.
     """
     words = [args] if isinstance(args, str | bytes | os.PathLike) else list(args)
     words = [os.fsdecode(word) for word in words]
@@ -109,9 +105,9 @@ def program_refused(
     text = " ".join(words) if shell or "-c" in words else f"{program} {module}"
     heavy = _HEAVY.search(text)
     if heavy:
-        return f"this test starts {heavy[1]} ({shown}): mark it @pytest.mark.engine"
+        return f"this test starts {heavy[1]} ({shown}): mark it @pytest.mark.engine, or process for a stand-in"
     ours = module == "kvproof" or module.startswith("kvproof.")
-    if allow_any or (not shell and (program in _ANYWHERE or ours)):
+    if not shell and (program in _ANYWHERE or ours):
         return None
     return f"this test starts a program ({shown}): mark it @pytest.mark.process"
 

@@ -44,6 +44,7 @@ class Completion:
         cached_tokens: prompt tokens the engine did not compute; None when usage does not say.
         ttft_s: from sending the request to the first token; None when none came.
         error: HTTP status and message, or what went wrong in the stream; None when all went well.
+        timed_out: the error is that the answer did not come in time.
     """
 
     text: str
@@ -54,6 +55,7 @@ class Completion:
     ttft_s: float | None
     duration_s: float
     error: str | None = None
+    timed_out: bool = False
 
 
 class Http:
@@ -139,12 +141,12 @@ class EngineClient(Http):
             body["cache_salt"] = salt
         collected = _Collected()
         started = time.monotonic()
-        error = None
+        error, timed_out = None, False
         try:
             with self._stopwatch.waiting():
                 self._stream(body, collected, started)
-        except httpx.TimeoutException:
-            error = f"no answer within {self.timeout_s:g} s"
+        except (httpx.TimeoutException, _TooLong):
+            error, timed_out = f"no complete answer within {self.timeout_s:g} s", True
         except httpx.HTTPError as failure:
             error = _reason(failure)
         except _Failed as failure:
@@ -153,6 +155,7 @@ class EngineClient(Http):
             text="".join(collected.text), token_ids=tuple(collected.ids), logprobs=tuple(collected.logprobs),
             prompt_tokens=collected.prompt_tokens, cached_tokens=collected.cached_tokens,
             ttft_s=collected.ttft_s, duration_s=time.monotonic() - started, error=error,
+            timed_out=timed_out,
         )
 
     def _stream(self, body: dict, collected: _Collected, started: float) -> None:
@@ -162,7 +165,7 @@ class EngineClient(Http):
                 raise _Failed(f"HTTP {response.status_code}: {response.text[:300]}")
             for line in response.iter_lines():
                 if time.monotonic() - started > self.timeout_s:
-                    raise _Failed(f"no end of the answer within {self.timeout_s:g} s")
+                    raise _TooLong
                 if not line.startswith("data:"):
                     continue
                 data = line[5:].strip()
@@ -195,6 +198,10 @@ class EngineClient(Http):
 
 
 class _Failed(Exception):
+    pass
+
+
+class _TooLong(Exception):
     pass
 
 

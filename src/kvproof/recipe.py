@@ -50,6 +50,7 @@ class Engine(Strict):
     arguments: dict[str, Argument] = Field(default_factory=dict, description="flags without the leading dashes")
     environment: dict[str, str] = Field(default_factory=dict, description="environment of the engine's process")
     ready_timeout_s: int = Field(default=600, gt=0, description="longest wait for its health endpoint, seconds")
+    request_timeout_s: int = Field(default=120, gt=0, description="longest wait for one complete answer, seconds")
 
 
 class Connector(Strict):
@@ -118,7 +119,7 @@ class Overhead(Strict):
     )
     pairs: int = Field(default=5, ge=3, description="interleaved pairs of cold prompts")
     length_chunks: int = Field(default=4, ge=1)
-    max_ratio: float = Field(default=1.15, gt=1, description="TTFT of a miss over TTFT without connector, medians")
+    max_ratio: float = Field(default=1.15, gt=1, description="TTFT of a miss over TTFT without connector, fastest of each")
 
 
 class Thresholds(Strict):

@@ -368,8 +368,8 @@ def _connect(run: _Run, recipe: Recipe, plan_: Plan, layout: Layout, servers: pr
     assert server is not None
     run.session = session = Session(
         recipe=recipe, run_id=run.run_id, engine=adapter, connector=connector(recipe.connector.name), layout=layout,
-        client=EngineClient("engine", server.url, recipe.model.served_name, run.stopwatch),
-        baseline=EngineClient("baseline", baseline.url, recipe.model.served_name, run.stopwatch) if baseline else None,
+        client=_engine_client(run, server),
+        baseline=_engine_client(run, baseline) if baseline else None,
         cache=Http("cache server", cache.url, run.stopwatch, timeout_s=30) if cache else None,
         engine_log=run.folder / server.log, console=run.console, stopwatch=run.stopwatch,
         damage_before_retrieval=run.damage,
@@ -377,6 +377,11 @@ def _connect(run: _Run, recipe: Recipe, plan_: Plan, layout: Layout, servers: pr
     if run.options.restart_engine:
         session.restart_engine = lambda: _restart(run, servers, server)
     return session
+
+
+def _engine_client(run: _Run, server: Server) -> EngineClient:
+    return EngineClient(server.role, server.url, run.recipe.model.served_name, run.stopwatch,
+                        timeout_s=run.recipe.engine.request_timeout_s)
 
 
 def _restart(run: _Run, servers: process.Processes, server: Server) -> None:

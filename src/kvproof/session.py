@@ -12,6 +12,7 @@ from .client import Completion, EngineClient, Http, Stopwatch
 from .connectors import Connector
 from .console import Console
 from .engines import Engine
+from .errors import ServerError
 from .evidence import Pass, Sample
 from .metrics import Counter, Reading, delta, read_page
 from .plan import Layout
@@ -67,6 +68,9 @@ class Session:
 
         Args:
             salt: keeps the pass apart from all others (nothing it asks for can have been cached).
+
+        Raises:
+            ServerError: an answer did not come in time; the other prompts would only wait as long.
         """
         started_at, started = utc_now(), time.monotonic()
         engine_before, cache_before = self.read_engine(), self.read_cache()
@@ -76,6 +80,9 @@ class Session:
             answer = self.client.complete(
                 list(prompt.token_ids), max_tokens=self.recipe.prompts.output_tokens, salt=salt
             )
+            if answer.timed_out:
+                raise ServerError(f"{self.client.name}: {answer.error}, at prompt {number} of {name}",
+                                  tip=f"the server hangs; its log is {self.engine_log}")
             samples.append(to_sample(prompt, answer))
         self._wait_for_counters(engine_before, sum(s.prompt_tokens for s in samples if s.error is None))
         self.passes[name] = result = Pass(
@@ -125,12 +132,17 @@ class Session:
         self.engine.empty_cache(self.client)
 
     def warm_up(self) -> None:
-        """Send requests that are not counted: the first ones after a start are slow."""
+        """Send requests that are not counted: the first ones after a start are slow.
+
+        A failure ends it quietly; the smoke check, which comes next, says what is wrong.
+        """
         for client in filter(None, (self.client, self.baseline)):
             for length in (self.recipe.prompts.chunk_tokens, self.longest_tokens()):
                 self.console.now(f"warming up {client.name}")
-                client.complete(self.fresh_prompt(f"warm-up {client.name}", length), max_tokens=4,
-                                salt=f"{self.run_id}-warm-up")
+                answer = client.complete(self.fresh_prompt(f"warm-up {client.name}", length), max_tokens=4,
+                                         salt=f"{self.run_id}-warm-up")
+                if answer.error is not None:
+                    return
 
     def longest_tokens(self) -> int:
         p = self.recipe.prompts

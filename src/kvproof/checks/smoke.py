@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..errors import ServerError
 from ..evidence import Measurement
 from ..session import Session
-from .judgement import Judgement, judge
+from .judgement import Judgement, error, judge
 
 NAME = "smoke"
 CONTROL = False
@@ -24,6 +24,8 @@ def run(session: Session) -> Judgement:
     yes("served_under_its_name", recipe.model.served_name in served, f"/v1/models: {', '.join(served)}")
     completion = session.client.complete("The answer is", max_tokens=4)
     yes("completes", completion.error is None and bool(completion.token_ids), completion.error or "/v1/completions")
+    if completion.timed_out:
+        return error(f"engine: {completion.error}", found)
     try:
         session.client.chat("Say something.", max_tokens=4)
         yes("chats", True, "/v1/chat/completions")
