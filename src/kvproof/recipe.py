@@ -119,7 +119,7 @@ class Overhead(Strict):
     )
     pairs: int = Field(default=5, ge=3, description="interleaved pairs of cold prompts")
     length_chunks: int = Field(default=4, ge=1)
-    max_ratio: float = Field(default=1.15, gt=1, description="TTFT of a miss over TTFT without connector, fastest of each")
+    max_ratio: float = Field(default=1.15, gt=1, description="TTFT of a miss over TTFT without, fastest of each")
 
 
 class Thresholds(Strict):
