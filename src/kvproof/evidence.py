@@ -221,6 +221,8 @@ class RunRecord(Record):
     plan: dict[str, Any]
     environment: Environment
     model: ModelFacts
+    assistant: ModelFacts | None = None
+    """The draft model; None without speculative decoding."""
     dataset: DatasetFacts
     host: HostFacts
     options: dict[str, Any]

@@ -20,6 +20,7 @@ class Layout:
     Attributes:
         python: interpreter of the engine's environment.
         model: path or repository that the engine loads.
+        assistant: the same for the draft model; None without speculative decoding.
         folder: run folder, for logs and stored KV.
         host: address that servers listen on.
         ports: by name: engine, baseline, cache (the connector's own protocol), cache_http.
@@ -30,6 +31,7 @@ class Layout:
     folder: Path
     host: str
     ports: dict[str, int]
+    assistant: str | None = None
 
     def tool(self, name: str) -> str:
         """A program installed beside the interpreter."""

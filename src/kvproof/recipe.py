@@ -33,15 +33,38 @@ class ModelBuild(Strict):
     )
 
 
-class Model(Strict):
+class Checkpoint(Strict):
+    """Where a checkpoint comes from: the hub (neither folder nor build), this repository, or a builder."""
+
     repository: str = Field(description="hub repository, or the name of a checkpoint that kvproof makes")
-    revision: str = Field(min_length=1, description="commit of the repository, or version of the builder")
+    revision: str = Field(min_length=1, description="commit of the repository, or version of our own checkpoint")
+    folder: str | None = Field(
+        default=None, pattern=r"^models/[A-Za-z0-9._/-]+$",
+        description="checkpoint kept in this repository, with a SHA256SUMS file; null when it is not",
+    )
+    build: ModelBuild | None = Field(default=None, description="how to make it; null when it is not made here")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Checkpoint:
+        if self.folder is not None and self.build is not None:
+            raise ValueError("folder and build exclude each other: a checkpoint is kept here or made here")
+        return self
+
+
+class Model(Checkpoint):
     weights: Literal["real", "nano", "dummy"] = Field(
         description="real: published weights; nano: a small trained Gemma 4 of our own; dummy: random weights"
     )
     architecture: str = Field(description="class named in config.json under architectures")
     served_name: str = Field(description="model name that clients use")
-    build: ModelBuild | None = Field(default=None, description="how to make it; null when it is downloaded")
+
+
+class Speculative(Strict):
+    """Speculative decoding: a draft model proposes tokens, the target accepts or refuses them."""
+
+    method: Literal["mtp"] = Field(description="mtp: Gemma 4's multi-token-prediction assistant")
+    num_speculative_tokens: int = Field(ge=1, le=8, description="tokens that one draft proposes")
+    assistant: Checkpoint
 
 
 class Engine(Strict):
@@ -84,7 +107,10 @@ class Prompts(Strict):
     cache and the connector divide the same prefix and an exact comparison is fair.
     """
 
-    dataset: Literal["word-problems", "gsm8k"] = "word-problems"
+    dataset: Literal["word-problems", "nano", "gsm8k"] = Field(
+        default="word-problems",
+        description="word-problems: made from the seed; nano: what our trained models were taught; gsm8k: fetched",
+    )
     samples: int = Field(default=8, ge=1)
     seed: int = 0
     chunk_tokens: int = Field(default=256, ge=1, description="connector's chunk, a multiple of the engine's block")
@@ -122,6 +148,17 @@ class Overhead(Strict):
     max_ratio: float = Field(default=1.15, gt=1, description="TTFT of a miss over TTFT without, fastest of each")
 
 
+class Acceptance(Strict):
+    """Limits of the speculative check. Acceptance is accepted over drafted tokens; the mean acceptance length
+    counts the target's own token too, so it is 1 when nothing is accepted."""
+
+    min_ratio: float = Field(default=0.5, ge=0, le=1, description="least acceptance, computed and retrieved")
+    max_difference: float = Field(default=0.02, ge=0, description="retrieved against computed, absolute")
+    min_length_share: float = Field(
+        default=0.95, gt=0, le=1, description="mean acceptance length retrieved over computed, at least"
+    )
+
+
 class Thresholds(Strict):
     """Limits of the checks; every one can turn its check red."""
 
@@ -135,6 +172,7 @@ class Thresholds(Strict):
     )
     latency: Latency = Latency()
     overhead: Overhead = Overhead()
+    acceptance: Acceptance = Acceptance()
 
 
 class Checks(Strict):
@@ -163,6 +201,7 @@ class Recipe(Strict):
     title: str
     feature: Literal["base", "mtp", "cachegen", "fp8", "cacheblend", "native", "aesgcm"] = "base"
     model: Model
+    speculative: Speculative | None = Field(default=None, description="null: every token is the target's own")
     engine: Engine
     connector: Connector
     environment: Name | None = Field(default=None, description="locked environment, a folder under images/")
@@ -177,6 +216,8 @@ class Recipe(Strict):
     def _consistent(self) -> Recipe:
         if self.environment is None and self.image is None:
             raise ValueError("neither environment nor image is given: nothing says where the engine comes from")
+        if self.speculative is not None and "speculative" not in self.checks.required:
+            raise ValueError("checks.required leaves out speculative: accuracy alone does not show a collapsed draft")
         if self.connector.name == "none" and self.connector.version is not None:
             raise ValueError("connector none has no version")
         return self
@@ -184,9 +225,10 @@ class Recipe(Strict):
     def digest(self) -> str:
         """sha256 of everything that decides what a run does and how it is judged.
 
-        Title, claims and caveats are left out: correcting a text does not make evidence stale.
+        Title, claims and caveats are left out: correcting a text does not make evidence stale. So is what is
+        null: a field that recipes gain later does not touch those that do not use it.
         """
-        content = self.model_dump(mode="json", exclude={"title", "claims", "caveats"})
+        content = self.model_dump(mode="json", exclude={"title", "claims", "caveats"}, exclude_none=True)
         canonical = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 

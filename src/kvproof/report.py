@@ -48,6 +48,7 @@ _SHOWN = {
     "store": ("stores_finished", "stored_first_tier_bytes"),
     "retrieval": ("external_hit_tokens", "cache_server_hit_tokens", "cacheable_tokens"),
     "comparison": ("identical_samples", "logprob_drift", "score_computed", "score_retrieved"),
+    "speculative": ("acceptance_computed_ratio", "acceptance_retrieved_ratio"),
     "overhead": ("miss_overhead_ratio",),
     "control-damage": ("changed_bytes", "logprob_drift"),
     "control-drop": ("external_hit_tokens",),

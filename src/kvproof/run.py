@@ -49,6 +49,7 @@ PORTS = ("engine", "baseline", "cache", "cache_http")
 HIGHLIGHTS = (
     "external_hit_tokens", "cache_server_hit_tokens", "engine_external_hit_ratio", "cache_server_hit_ratio",
     "floor_logprob_drift", "logprob_drift", "score_computed", "score_retrieved", "miss_overhead_ratio",
+    "acceptance_computed_ratio", "acceptance_retrieved_ratio",
 )
 
 
@@ -109,6 +110,7 @@ def plan(name: str, options: Options, *, folder: Path, numbers: dict[str, int] |
     return _plan(recipe, lock, options, Layout(
         python=str(lock.interpreter), model=weights.location(recipe.model, lock.digest), folder=folder,
         host="127.0.0.1", ports=numbers or dict.fromkeys(PORTS, 0),
+        assistant=weights.location(recipe.speculative.assistant, lock.digest) if recipe.speculative else None,
     ))
 
 
@@ -160,6 +162,7 @@ class _Run:
     versions: dict[str, str] = field(default_factory=dict)
     engine_version: str | None = None
     model: evidence.ModelFacts | None = None
+    assistant: evidence.ModelFacts | None = None
     dataset: evidence.DatasetFacts | None = None
     session: Session | None = None
     results: list[CheckResult] = field(default_factory=list)
@@ -257,10 +260,14 @@ def _execute(run: _Run, lock: venv.Lock, dataset: prompts.Dataset, servers: proc
         prepared = RUNTIMES[run.options.runtime].prepare(lock, run.console)
         run.versions = prepared.versions
     with run.step("model"), run.stopwatch.waiting():
-        made = weights.ensure(recipe.model, lock.digest, prepared.interpreter, run.console)
-        run.model = made.facts
+        made = weights.ensure(recipe.model, recipe.model.weights, lock.digest, prepared.interpreter, run.console)
+        run.model, assistant = made.facts, None
+        if recipe.speculative is not None:
+            drafting = weights.ensure(recipe.speculative.assistant, recipe.model.weights, lock.digest,
+                                      prepared.interpreter, run.console)
+            run.assistant, assistant = drafting.facts, drafting.location
     layout = Layout(python=str(prepared.interpreter), model=made.location, folder=run.folder, host="127.0.0.1",
-                    ports={name: held.take() for name in PORTS})
+                    ports={name: held.take() for name in PORTS}, assistant=assistant)
     run.plan = plan_ = _plan(recipe, lock, run.options, layout)
     (run.folder / "second-tier").mkdir()
     for group in _start_groups(plan_):
@@ -461,7 +468,8 @@ def _record(run: _Run, problem: KvproofError | None) -> RunRecord:
     )
     return RunRecord(
         header=header, recipe_text=run.text, plan=run.plan.as_data() if run.plan else {},
-        environment=_environment(run), model=run.model or weights.unknown(run.recipe.model), dataset=run.dataset,
+        environment=_environment(run), model=run.model or weights.unknown(run.recipe.model, run.recipe.model.weights),
+        assistant=run.assistant, dataset=run.dataset,
         host=facts, options={**asdict(run.options), "evidence_dir": None}, steps=tuple(run.steps),
         passes=tuple(run.session.passes.values()) if run.session else (), checks=results, logs=_logs(run),
         own_share_ratio=round(own / duration, 4) if duration else None,

@@ -12,9 +12,9 @@ from pathlib import Path
 from .console import Console
 from .errors import EnvironmentBuildError, RecipeError, nearest
 from .evidence import ModelFacts
-from .paths import cache_folder
+from .paths import PROJECT, cache_folder
 from .process import run_step, tail
-from .recipe import Model
+from .recipe import Checkpoint
 
 _BUILDERS = Path(__file__).parent / "builders"
 _SUMS = "kvproof-sha256.json"
@@ -40,51 +40,72 @@ def builder_path(name: str) -> Path:
     return known[name]
 
 
-def location(model: Model, lock_digest: str | None) -> str:
+def location(checkpoint: Checkpoint, lock_digest: str | None) -> str:
     """Path or repository that the engine will load, known before it is built."""
-    if model.build is None:
-        return model.repository
-    key = json.dumps([model.model_dump(mode="json"), lock_digest,
-                      hashlib.sha256(builder_path(model.build.builder).read_bytes()).hexdigest()], sort_keys=True)
+    if checkpoint.folder is not None:
+        return str(PROJECT / checkpoint.folder)
+    if checkpoint.build is None:
+        return checkpoint.repository
+    source = builder_path(checkpoint.build.builder).read_bytes()
+    key = json.dumps([checkpoint.repository, checkpoint.revision, checkpoint.build.model_dump(mode="json"), lock_digest,
+                      hashlib.sha256(source).hexdigest()], sort_keys=True)
     digest = hashlib.sha256(key.encode()).hexdigest()
-    return str(cache_folder() / "models" / f"{model.repository.replace('/', '--')}-{digest[:16]}")
+    return str(cache_folder() / "models" / f"{checkpoint.repository.replace('/', '--')}-{digest[:16]}")
 
 
-def ensure(model: Model, lock_digest: str | None, python: Path, console: Console) -> Weights:
-    """Build the model when the cache does not have it, and check it when it does.
+def ensure(checkpoint: Checkpoint, weights: str, lock_digest: str | None, python: Path, console: Console) -> Weights:
+    """Build the checkpoint when it is one of ours and the cache does not have it, and check its files.
 
-    The cache key is everything that decides the weights: the recipe's model, the builder's code and the lock.
+    The cache key is everything that decides the weights: what the recipe says of it, the builder's code, the lock.
+
+    Args:
+        weights: kind of weights, for the record.
 
     Raises:
-        EnvironmentBuildError: the builder failed, or a cached file was changed since it was made.
+        EnvironmentBuildError: the builder failed, or a file is not what its checksum says.
     """
-    where = location(model, lock_digest)
-    if model.build is None:
-        return Weights(where, _facts(model, {}))
-    folder = Path(where)
-    if not (folder / _SUMS).exists():
-        _build(model, folder, python, console)
-    sums = json.loads((folder / _SUMS).read_text())
-    seen = {name: _sha256(folder / name) for name in sums if (folder / name).exists()}
-    if seen != sums:
-        wrong = sorted(n for n in sums if seen.get(n) != sums[n])
-        raise EnvironmentBuildError(
-            f"model {folder}: {wrong[0]} has sha256 {seen.get(wrong[0], '(missing)')}, expected {sums[wrong[0]]}",
-            tip=f"remove {folder}; the next run makes it again",
-        )
-    return Weights(where, _facts(model, sums))
+    where = location(checkpoint, lock_digest)
+    if checkpoint.folder is not None:
+        sums = _read_sums(Path(where))
+        _verify(Path(where), sums, "restore it from version control")
+    elif checkpoint.build is not None:
+        if not (Path(where) / _SUMS).exists():
+            _build(checkpoint, Path(where), python, console)
+        sums = json.loads((Path(where) / _SUMS).read_text())
+        _verify(Path(where), sums, f"remove {where}; the next run makes it again")
+    else:
+        sums = {}
+    return Weights(where, _facts(checkpoint, weights, sums))
 
 
-def unknown(model: Model) -> ModelFacts:
-    """Facts of a model that was not looked at yet."""
-    return _facts(model, {})
+def _read_sums(folder: Path) -> dict[str, str]:
+    """Checksums as sha256sum writes them: digest, two spaces, file name."""
+    try:
+        lines = (folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
+        return {name: digest for digest, name in (line.split(maxsplit=1) for line in lines if line.strip())}
+    except (OSError, ValueError) as error:
+        raise EnvironmentBuildError(f"checkpoint {folder}: SHA256SUMS cannot be read: {error}",
+                                    tip="restore it from version control") from None
 
 
-def _facts(model: Model, sums: dict[str, str]) -> ModelFacts:
-    return ModelFacts(repository=model.repository, revision=model.revision, weights=model.weights, files_sha256=sums)
+def _verify(folder: Path, sums: dict[str, str], tip: str) -> None:
+    for name, expected in sums.items():
+        seen = _sha256(folder / name) if (folder / name).is_file() else "missing"
+        if seen != expected:
+            raise EnvironmentBuildError(f"checkpoint {folder}: {name}: sha256 is {seen}, expected {expected}", tip=tip)
 
 
-def _build(model: Model, folder: Path, python: Path, console: Console) -> None:
+def unknown(checkpoint: Checkpoint, weights: str) -> ModelFacts:
+    """Facts of a checkpoint that was not looked at yet."""
+    return _facts(checkpoint, weights, {})
+
+
+def _facts(checkpoint: Checkpoint, weights: str, sums: dict[str, str]) -> ModelFacts:
+    return ModelFacts(repository=checkpoint.repository, revision=checkpoint.revision, weights=weights,
+                      files_sha256=sums)
+
+
+def _build(model: Checkpoint, folder: Path, python: Path, console: Console) -> None:
     assert model.build is not None
     folder.parent.mkdir(parents=True, exist_ok=True)
     part = folder.with_name(f".{folder.name}.{os.getpid()}.building")

@@ -18,6 +18,7 @@ from . import (
     overhead,
     retrieval,
     smoke,
+    speculative,
     store,
 )
 from .judgement import Judgement
@@ -35,6 +36,7 @@ class Check(Protocol):
 
 CHECKS: dict[str, Check] = {
     module.NAME: module
-    for module in (smoke, noise_floor, store, retrieval, comparison, latency, overhead, control_drop, control_damage)
+    for module in (smoke, noise_floor, store, retrieval, comparison, speculative, latency, overhead, control_drop,
+                   control_damage)
 }
 CONTROLS = frozenset(name for name, check in CHECKS.items() if check.CONTROL)

@@ -5,6 +5,7 @@ Flags and counters as in vLLM 0.32.0 (vllm/v1/metrics/loggers.py, vllm/entrypoin
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 
@@ -27,6 +28,11 @@ COUNTERS = {
     "source_local_tokens": Counter(_SOURCE, {"source": "local_cache_hit"}),
     "source_external_tokens": Counter(_SOURCE, {"source": "external_kv_transfer"}),
     "preemptions": Counter("vllm:num_preemptions_total"),
+    "drafts": Counter("vllm:spec_decode_num_drafts_total"),
+    "draft_tokens": Counter("vllm:spec_decode_num_draft_tokens_total"),
+    "accepted_tokens": Counter("vllm:spec_decode_num_accepted_tokens_total"),
+    **{f"accepted_tokens_{i}": Counter("vllm:spec_decode_num_accepted_tokens_per_pos_total", {"position": str(i)})
+       for i in range(8)},
 }
 _MADE = re.compile(r"Creating v1 connector with name: (\w+)")
 
@@ -40,7 +46,7 @@ def server(recipe: Recipe, layout: Layout, role: str, connector: Mapping[str, Ar
         "--model", layout.model, "--served-model-name", recipe.model.served_name,
         "--host", layout.host, "--port", str(port),
         "--enable-prompt-tokens-details",
-        *flags(recipe.engine.arguments), *flags(dict(connector)),
+        *flags(recipe.engine.arguments), *_speculative(recipe, layout), *flags(dict(connector)),
     ]
     return Server(
         role=role,
@@ -49,7 +55,7 @@ def server(recipe: Recipe, layout: Layout, role: str, connector: Mapping[str, Ar
             # The reset endpoint exists only in the server's development mode.
             "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_NO_USAGE_STATS": "1",
-            **({"HF_HUB_OFFLINE": "1"} if recipe.model.build else {}),
+            **({"HF_HUB_OFFLINE": "1"} if recipe.model.build or recipe.model.folder else {}),
             **recipe.engine.environment, **environment,
         },
         url=f"http://{layout.host}:{port}",
@@ -57,6 +63,15 @@ def server(recipe: Recipe, layout: Layout, role: str, connector: Mapping[str, Ar
         ready_timeout_s=recipe.engine.ready_timeout_s,
         log=f"{role}.log",
     )
+
+
+def _speculative(recipe: Recipe, layout: Layout) -> list[str]:
+    if recipe.speculative is None:
+        return []
+    return ["--speculative-config", json.dumps({
+        "method": recipe.speculative.method, "model": layout.assistant,
+        "num_speculative_tokens": recipe.speculative.num_speculative_tokens,
+    })]
 
 
 def max_tokens(recipe: Recipe) -> int | None:
