@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from . import __version__, evidence, host, interrupts, loading, ports, preflight, process, prompts, weights
-from .checks import CHECKS, CONTROLS
+from .checks import CHECKS, CONTROLS, chosen
 from .checks.judgement import Judgement
 from .client import EngineClient, Http, Stopwatch
 from .connectors import connector
@@ -283,7 +283,7 @@ def _execute(run: _Run, lock: venv.Lock, dataset: prompts.Dataset, servers: proc
     with run.step("warm-up"):
         session.warm_up()
     servers.observe()
-    for check in CHECKS.values():
+    for check in chosen(recipe.checks.required):
         _check(run, session, check)
         servers.observe()
 

@@ -40,3 +40,12 @@ CHECKS: dict[str, Check] = {
                    control_damage)
 }
 CONTROLS = frozenset(name for name, check in CHECKS.items() if check.CONTROL)
+
+
+def chosen(required: list[str]) -> list[Check]:
+    """The checks that a recipe requires and those that they need, in running order."""
+    wanted = set(required)
+    for check in reversed(CHECKS.values()):
+        if check.NAME in wanted:
+            wanted.update(check.NEEDS)
+    return [check for name, check in CHECKS.items() if name in wanted]
