@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tempfile
+from xml.etree import ElementTree
 
 from invoke import Context, task
 
@@ -46,22 +49,25 @@ def recipe(c: Context, name: str, runtime: str = "venv", dry_run: bool = False, 
 
     from kvproof import report, run
     from kvproof.console import Console
+    from kvproof.errors import UsageError
     from kvproof.paths import EVIDENCE, runs_folder
+    from kvproof.redact import Redactor
 
+    if evidence_dir == "":
+        raise UsageError("--evidence-dir is empty, expected a folder")
     options = run.Options(
         runtime=runtime, samples=_whole_number("--samples", samples), restart_engine=restart_engine, dataset=dataset,
         evidence_dir=Path(evidence_dir).expanduser() if evidence_dir else EVIDENCE, keep=keep,
     )
+    redact = Redactor()
     if dry_run:
         plan = run.plan(name, options, folder=runs_folder() / f"{name}-RUN_ID")
-        print(_dumps(plan.as_data()) if json else report.plan_text(plan))
+        print(redact(_dumps(plan.as_data()) if json else report.plan_text(plan)))
         return
     outcome = run.prove(name, options, Console())
-    print(_dumps(report.as_data(outcome)) if json else report.text(outcome), flush=True)
+    print(redact(_dumps(report.as_data(outcome)) if json else report.text(outcome)), flush=True)
     if evidence_dir is None and not no_matrix and outcome.evidence is not None:
-        from kvproof import matrix
-
-        matrix.write()
+        _update_matrix()
     report.raise_for(outcome)
 
 
@@ -74,23 +80,37 @@ def matrix(c: Context, check: bool = False, json: bool = False) -> None:
 
     if check:
         drift = module.check()
+        if json:
+            print(_dumps({"drift": drift}), flush=True)
         if drift:
-            raise KvproofError("\n".join(drift), tip="./inv matrix")
-        print(_dumps({"drift": []}) if json else "docs/support-matrix.md is up to date")
+            error = KvproofError("\n".join(drift), tip="./inv matrix")
+            error.result_printed = json
+            raise error
+        if not json:
+            print("docs/support-matrix.md is up to date")
         return
     made = module.collect()
     path = module.write(made)
     print(_dumps(made.model_dump(mode="json")) if json else f"wrote {path}")
 
 
-@task(help={"fast": "leave out what starts an engine"})
+@task(help={"fast": "leave out what starts an engine", "json": "print the counts as JSON, all else to stderr"})
 @task_errors
-def test(c: Context, fast: bool = False) -> None:
+def test(c: Context, fast: bool = False, json: bool = False) -> None:
     """Run all tests; real servers are started unless --fast."""
     from kvproof.paths import PROJECT
 
     words = [sys.executable, "-m", "pytest", *(["-m", "not engine"] if fast else []), "--durations=15"]
-    done = subprocess.run(words, cwd=PROJECT, env={**os.environ, "PYTHONUNBUFFERED": "1"}, check=False)
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    if not json:
+        sys.exit(subprocess.run(words, cwd=PROJECT, env=environment, check=False).returncode)
+    with tempfile.TemporaryDirectory() as folder:
+        report = os.path.join(folder, "report.xml")
+        done = subprocess.run([*words, f"--junitxml={report}"], cwd=PROJECT, env=environment, stdout=sys.stderr,
+                              check=False)
+        suite = ElementTree.parse(report).getroot().find("testsuite") if os.path.exists(report) else None
+    counts = {} if suite is None else {n: int(suite.get(n, 0)) for n in ("tests", "failures", "errors", "skipped")}
+    print(_dumps({**counts, "exit_code": done.returncode}), flush=True)
     sys.exit(done.returncode)
 
 
@@ -103,6 +123,17 @@ def lock(c: Context, name: str) -> None:
     print(f"wrote {locking.resolve(name)}")
 
 
+def _update_matrix() -> None:
+    """Bring the page up to date after a run, whose own result stands whatever comes of this."""
+    from kvproof import matrix
+    from kvproof.errors import KvproofError
+
+    try:
+        matrix.write()
+    except KvproofError as error:
+        print(f"docs/support-matrix.md was not brought up to date: {error.message}", file=sys.stderr)
+
+
 def _dumps(value: object) -> str:
     return json.dumps(value, indent=2, ensure_ascii=False)
 
@@ -112,7 +143,6 @@ def _whole_number(option: str, value: object) -> int | None:
 
     if value is None:
         return None
-    try:
-        return int(str(value))
-    except ValueError:
-        raise UsageError(f"{option} is {value!r}, expected a whole number") from None
+    if not re.fullmatch(r"-?[0-9]{1,6}", str(value)):
+        raise UsageError(f"{option} is {value!r}, expected a whole number from 1 to 999999")
+    return int(str(value))

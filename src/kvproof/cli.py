@@ -12,6 +12,7 @@ import contextlib
 import errno
 import functools
 import inspect
+import json
 import os
 import re
 import select
@@ -197,12 +198,22 @@ def report_errors() -> Iterator[None]:
 
 
 def task_errors(body: _Body) -> _Body:
-    """`report_errors` around a task, so that plain `invoke` ends as `./inv` does. Goes below `@task`."""
+    """`report_errors` around a task, so that plain `invoke` ends as `./inv` does. Goes below `@task`.
+
+    A task called with --json always leaves one JSON document on stdout: an error that comes before the result
+    is one too.
+    """
 
     @functools.wraps(body)
     def reported(*args: Any, **kwargs: Any) -> Any:
         with report_errors():
-            return body(*args, **kwargs)
+            try:
+                return body(*args, **kwargs)
+            except KvproofError as error:
+                if kwargs.get("json") and not error.result_printed:
+                    said = {"error": error.message, "next": error.tip, "exit_code": error.exit_code}
+                    print(Redactor()(json.dumps(said, indent=2, ensure_ascii=False)), flush=True)
+                raise
 
     return reported  # type: ignore[return-value]
 

@@ -14,6 +14,8 @@ import httpx
 
 from .errors import ServerError
 
+MAX_ANSWER_BYTES = 64 * 1024 * 1024
+
 
 class Stopwatch:
     """Adds up the time spent waiting for processes and responses, in seconds."""
@@ -80,30 +82,43 @@ class Http:
     def close(self) -> None:
         self._client.close()
 
-    def _exchange(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+    def _exchange(self, method: str, path: str, **arguments: Any) -> str:
         try:
             with self._stopwatch.waiting():
-                response = self._client.request(method, path, **arguments)
-        except httpx.TimeoutException:
+                response, content = self._whole(method, path, arguments)
+        except (httpx.TimeoutException, _TooLong):
             raise ServerError(f"{self.name}: no answer to {method} {path} within {self.timeout_s:g} s",
                               tip="the server hangs; its log is in the run folder") from None
         except httpx.HTTPError as error:
             raise ServerError(f"{self.name}: {method} {path} failed: {_reason(error)}",
                               tip="the server is gone or unreachable; its log is in the run folder") from None
+        text = content.decode("utf-8", errors="replace")
         if response.is_error:
-            raise ServerError(f"{self.name}: {method} {path} answered HTTP {response.status_code}: "
-                              f"{response.text[:300]}")
-        return response
+            raise ServerError(f"{self.name}: {method} {path} answered HTTP {response.status_code}: {text[:300]}")
+        return text
+
+    def _whole(self, method: str, path: str, arguments: dict[str, Any]) -> tuple[httpx.Response, bytes]:
+        """A response with its body; the time limit is for all of it, not for each piece."""
+        deadline = time.monotonic() + self.timeout_s
+        content = bytearray()
+        with self._client.stream(method, path, **arguments) as response:
+            for piece in response.iter_bytes():
+                content += piece
+                if time.monotonic() > deadline:
+                    raise _TooLong
+                if len(content) > MAX_ANSWER_BYTES:
+                    raise ServerError(f"{self.name}: {method} {path} answered more than {MAX_ANSWER_BYTES} bytes")
+        return response, bytes(content)
 
     def get_text(self, path: str) -> str:
-        return self._exchange("GET", path).text
+        return self._exchange("GET", path)
 
     def get_json(self, path: str) -> Any:
         return _json(self._exchange("GET", path), f"{self.name}: GET {path}")
 
     def post_json(self, path: str, body: Any = None) -> Any:
-        response = self._exchange("POST", path, json=body)
-        return _json(response, f"{self.name}: POST {path}") if response.content else None
+        text = self._exchange("POST", path, json=body)
+        return _json(text, f"{self.name}: POST {path}") if text else None
 
     def is_healthy(self, path: str) -> bool:
         """One short question; any failure means no."""
@@ -125,12 +140,14 @@ class EngineClient(Http):
         super().__init__(name, url, stopwatch, timeout_s)
         self.model = model
 
-    def complete(self, prompt: list[int] | str, *, max_tokens: int, salt: str | None = None) -> Completion:
+    def complete(self, prompt: list[int] | str, *, max_tokens: int, salt: str | None = None,
+                 stop: tuple[str, ...] = ()) -> Completion:
         """Greedy completion, streamed.
 
         Args:
             salt: keeps this request's KV apart from requests with another salt, in the engine's own cache
                 and in the connector's (vLLM cache_salt); None shares it with all unsalted ones.
+            stop: texts that end the answer.
         """
         body: dict[str, Any] = {
             "model": self.model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "seed": 0,
@@ -139,6 +156,8 @@ class EngineClient(Http):
         }
         if salt is not None:
             body["cache_salt"] = salt
+        if stop:
+            body["stop"] = list(stop)
         collected = _Collected()
         started = time.monotonic()
         error, timed_out = None, False
@@ -163,9 +182,7 @@ class EngineClient(Http):
             if response.is_error:
                 response.read()
                 raise _Failed(f"HTTP {response.status_code}: {response.text[:300]}")
-            for line in response.iter_lines():
-                if time.monotonic() - started > self.timeout_s:
-                    raise _TooLong
+            for line in self._lines(response, started):
                 if not line.startswith("data:"):
                     continue
                 data = line[5:].strip()
@@ -173,6 +190,19 @@ class EngineClient(Http):
                     return
                 collected.add(data, started)
         raise _Failed("the answer ended before its end mark")
+
+    def _lines(self, response: httpx.Response, started: float) -> Iterator[str]:
+        """Lines of a stream as they come, within the time limit even when a line never ends."""
+        rest, size = b"", 0
+        for piece in response.iter_bytes():
+            size += len(piece)
+            if time.monotonic() - started > self.timeout_s:
+                raise _TooLong
+            if size > MAX_ANSWER_BYTES:
+                raise _Failed(f"the answer is longer than {MAX_ANSWER_BYTES} bytes")
+            *whole, rest = (rest + piece).split(b"\n")
+            for line in whole:
+                yield line.decode("utf-8", errors="replace")
 
     def chat(self, text: str, *, max_tokens: int) -> str:
         """One chat turn; the generated text.
@@ -216,9 +246,11 @@ class _Collected:
 
     def add(self, data: str, started: float) -> None:
         try:
-            event = json.loads(data)
-        except ValueError:
-            raise _Failed(f"the stream holds something that is not JSON: {data[:100]!r}") from None
+            self._add(json.loads(data), started)
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            raise _Failed(f"the stream holds something that is no completion: {data[:100]!r}") from None
+
+    def _add(self, event: dict[str, Any], started: float) -> None:
         if event.get("error"):
             raise _Failed(f"error in the stream: {str(event['error'])[:300]}")
         for choice in event.get("choices") or ():
@@ -245,11 +277,11 @@ def _finite(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def _json(response: httpx.Response, what: str) -> Any:
+def _json(text: str, what: str) -> Any:
     try:
-        return response.json()
-    except ValueError:
-        raise ServerError(f"{what}: expected JSON, seen: {response.text[:200]!r}") from None
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise ServerError(f"{what}: expected JSON, seen: {text[:200]!r}") from None
 
 
 def _reason(error: Exception) -> str:

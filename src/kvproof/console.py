@@ -33,11 +33,12 @@ class Console:
         if self._quiet:
             return
         text = self._redact(text)
-        if self._status is not None:
-            self._status.console.print(text, markup=False, highlight=False)
-        else:
-            print(f"[{time.monotonic() - self._started:6.1f} s] {text}" if not self._terminal else text,
-                  file=sys.stderr, flush=True)
+        with self._unless_closed():
+            if self._status is not None:
+                self._status.console.print(text, markup=False, highlight=False)
+            else:
+                stamp = "" if self._terminal else f"[{time.monotonic() - self._started:6.1f} s] "
+                print(f"{stamp}{text}", file=sys.stderr, flush=True)
 
     def now(self, text: str) -> None:
         """What a step that is under way is doing; may be called as often as wanted."""
@@ -47,7 +48,8 @@ class Console:
         if self._status is not None:
             from rich.markup import escape
 
-            self._status.update(escape(text))
+            with self._unless_closed():
+                self._status.update(escape(text))
             return
         at, _ = self._last
         if time.monotonic() - at >= _PLAIN_INTERVAL_S:
@@ -59,16 +61,34 @@ class Console:
         """A step: shown while it lasts, with its duration when it is over."""
         started = time.monotonic()
         self._last = (started, text)
-        if self._terminal and self._status is None:
-            from rich.console import Console as RichConsole
-
-            with RichConsole(stderr=True).status(text) as status:
-                self._status = status
-                try:
-                    yield
-                finally:
-                    self._status = None
+        if self._terminal and self._status is None and not self._quiet:
+            self._show(text)
+            try:
+                yield
+            finally:
+                self._hide()
         else:
             self.say(f"{text} ...")
             yield
         self.say(f"{text}: {time.monotonic() - started:.1f} s")
+
+    def _show(self, text: str) -> None:
+        from rich.console import Console as RichConsole
+
+        with self._unless_closed():
+            self._status = RichConsole(stderr=True).status(text)
+            self._status.start()
+
+    def _hide(self) -> None:
+        status, self._status = self._status, None
+        with self._unless_closed():
+            if status is not None:
+                status.stop()
+
+    @contextmanager
+    def _unless_closed(self) -> Iterator[None]:
+        """A terminal or reader that went away must not end a run: from then on nothing is said."""
+        try:
+            yield
+        except (OSError, ValueError):
+            self._quiet = True

@@ -32,6 +32,8 @@ class KvproofError(Exception):
     """
 
     exit_code = 1
+    result_printed = False
+    """Whether stdout already holds the result as data, so that nothing may follow it there."""
 
     def __init__(self, message: str, *, tip: str | None = None, log_tail: Iterable[str] = ()):
         super().__init__(message)

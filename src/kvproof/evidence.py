@@ -140,6 +140,8 @@ class Sample(Record):
 
     prompt_sha256: str
     """Of the prompt's token ids, as decimal numbers joined by commas."""
+    kind: str | None = None
+    """Group of the prompt, by which scores are reported apart; None when the dataset has none."""
     prompt_tokens: int
     cached_tokens: int | None
     """Prompt tokens that the engine did not compute, as the response's usage says; None when it does not."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 import threading
@@ -20,7 +21,8 @@ def _handle(number: int, _frame: object) -> None:
     global _pending
     name = signal.Signals(number).name
     if _silenced:
-        print("\nstopping what was started; this takes a few seconds", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError, ValueError, RuntimeError):
+            print("\nstopping what was started; this takes a few seconds", file=sys.stderr, flush=True)
         return
     if _depth:
         _pending = name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 
@@ -17,7 +18,7 @@ DOCS = PROJECT / "docs"
 def cache_folder() -> Path:
     """The user's cache for environments, models and datasets; KVPROOF_CACHE moves it."""
     chosen = os.environ.get("KVPROOF_CACHE")
-    return Path(chosen).expanduser() if chosen else Path(platformdirs.user_cache_dir("kvproof"))
+    return Path(chosen).expanduser().resolve() if chosen else Path(platformdirs.user_cache_dir("kvproof"))
 
 
 def runs_folder() -> Path:
@@ -27,4 +28,7 @@ def runs_folder() -> Path:
 
 def places() -> dict[str, str]:
     """This host's folders and the words that stand for them in what is kept."""
-    return {str(cache_folder()): "$CACHE", str(PROJECT): "$PROJECT", str(Path.home()): "~"}
+    found = {str(cache_folder()): "$CACHE", str(PROJECT): "$PROJECT"}
+    with contextlib.suppress(RuntimeError):  # no home: nothing to name
+        found[str(Path.home())] = "~"
+    return found

@@ -7,6 +7,7 @@ import ctypes
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -49,6 +50,8 @@ class Launched:
                 )
             except OSError as error:
                 raise HostError(f"{role}: cannot start {self.argv[0]}: {error.strerror}") from None
+            except ValueError as error:  # a NUL in a word, or a name with = in it
+                raise HostError(f"{role}: the system takes no such command line or environment: {error}") from None
         self.pid = self._popen.pid
 
     def exit_code(self) -> int | None:
@@ -151,7 +154,8 @@ class Processes:
     def stop_all(self, grace_s: float = GRACE_S, say: Callable[[str], None] = lambda _: None) -> None:
         """End everything and remove the shared memory it leaves."""
         self.observe()
-        say("stopping " + ", ".join(p.role.replace("_", " ") for p in self._launched))
+        if self._launched:
+            say("stopping " + ", ".join(p.role.replace("_", " ") for p in self._launched))
         _end_sessions(self._launched, grace_s)
         _kill_members(self._members)
         self._launched.clear()
@@ -270,6 +274,7 @@ def sweep(runs: Path, say: Callable[[str], None]) -> None:
         say(f"cleaning up after a run that was killed: {note.parent.name}")
         _kill_members(members)
         remove_unmapped(segments)
+        shutil.rmtree(note.parent / "second-tier", ignore_errors=True)
         with contextlib.suppress(OSError):
             note.unlink()
 

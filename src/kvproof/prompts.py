@@ -16,6 +16,7 @@ from pathlib import Path
 
 from .errors import DatasetError
 from .evidence import DatasetFacts
+from .nano import data
 from .recipe import Prompts
 
 GSM8K_SHA256 = "3730d312f6e3440559ace48831e51066acaca737f6eabec99bccb9e4b3c39d14"
@@ -23,6 +24,8 @@ GSM8K_URL = (
     "https://raw.githubusercontent.com/openai/grade-school-math/"
     "3101c7d5072418e28b9008a6636bde82a006892c/grade_school_math/data/test.jsonl"
 )
+NANO = "nano"
+_NEEDLE_EVERY = 4
 _ANSWER = re.compile(r"####\s*(-?[\d,]*\.?\d+)")
 
 
@@ -42,6 +45,10 @@ class Prompt:
     token_ids: tuple[int, ...]
     expected: str | None
     """The right answer; None when the prompt asks nothing that can be scored."""
+    kind: str | None = None
+    """Group that scores are reported by; None when the dataset has no groups."""
+    stop: tuple[str, ...] = ()
+    """Texts that end an answer."""
 
     @property
     def sha256(self) -> str:
@@ -116,6 +123,11 @@ def word_problems(seed: int, count: int = 400) -> Dataset:
         r.choice(_TEMPLATES)(r, r.choice(_NAMES), r.choice(_THINGS)) for _ in range(count)
     )
     return Dataset("word-problems", None, questions)
+
+
+def nano() -> Dataset:
+    """What the nano models are asked: held-out problems and records; each prompt is made from its seed."""
+    return Dataset(NANO, None, ())
 
 
 def read_jsonl(path: Path) -> Dataset:
@@ -217,10 +229,30 @@ def build(dataset: Dataset, spec: Prompts, tokenize: Callable[[str], list[int]],
                 f"a prompt of {length} tokens and {spec.output_tokens} more does not fit the engine's context of "
                 f"{max_tokens}", tip="lower prompts.max_chunks, or raise max-model-len in the recipe",
             )
+        if dataset.name == NANO:
+            prompts.append(_nano(spec.seed, i, length, tokenize))
+            continue
         asked = order[i % len(order)]
         question = dataset.questions[asked]
         prompts.append(Prompt(_exact(dataset, asked, question, r, length, tokenize), question.answer))
     return prompts
+
+
+def _nano(seed: int, number: int, length: int, tokenize: Callable[[str], list[int]]) -> Prompt:
+    """Every fourth prompt asks for a record far back, the others are word problems after solved ones."""
+    if number % _NEEDLE_EVERY == _NEEDLE_EVERY - 1:
+        needle = data.needles(seed * 10_000 + number, 1, length)[0]
+        text, expected, kind = needle.prompt, needle.answer, "needle"
+    else:
+        place = number - number // _NEEDLE_EVERY
+        problem = data.problems(seed, place + 1, "eval")[place]
+        text = data.few_shot(problem, seed * 10_000 + number, length)
+        expected, kind = problem.answer, problem.level if problem.seen else "unseen"
+    ids = tokenize(text)
+    if len(ids) != length:
+        raise DatasetError(f"a prompt of {len(text)} characters has {len(ids)} tokens, expected {length}",
+                           tip="dataset nano is for the nano models, whose tokenizer has one token per character")
+    return Prompt(tuple(ids), str(expected), kind, ("\n\n",))
 
 
 def filler(seed: str, length: int, tokenize: Callable[[str], list[int]]) -> tuple[int, ...]:

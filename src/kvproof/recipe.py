@@ -13,14 +13,19 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
-Argument = str | int | float | bool | list[str]
+Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
+"""What can stand on a command line or in an environment: anything without a NUL."""
+VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Argument = Text | int | float | bool | list[Text]
 """A flag's value: true is a bare flag, a list is passed as several words."""
 
 GIB = 1024**3
+PROOF = ("smoke", "noise-floor", "store", "retrieval", "comparison", "control-drop", "control-damage")
+"""Checks without which nothing is proven, whatever else a recipe requires."""
 
 
 class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class ModelBuild(Strict):
@@ -40,7 +45,7 @@ class Checkpoint(Strict):
     revision: str = Field(min_length=1, description="commit of the repository, or version of our own checkpoint")
     folder: str | None = Field(
         default=None, pattern=r"^models/[A-Za-z0-9._/-]+$",
-        description="checkpoint kept in this repository, with a SHA256SUMS file; null when it is not",
+        description="checkpoint kept in this repository, listed in models/SHA256SUMS; null when it is not",
     )
     build: ModelBuild | None = Field(default=None, description="how to make it; null when it is not made here")
 
@@ -56,7 +61,7 @@ class Model(Checkpoint):
         description="real: published weights; nano: a small trained Gemma 4 of our own; dummy: random weights"
     )
     architecture: str = Field(description="class named in config.json under architectures")
-    served_name: str = Field(description="model name that clients use")
+    served_name: str = Field(min_length=1, description="model name that clients use")
 
 
 class Speculative(Strict):
@@ -70,20 +75,24 @@ class Speculative(Strict):
 class Engine(Strict):
     name: Name = Field(description="engine adapter, a file in kvproof/engines")
     version: str = Field(description="version the engine itself must report")
-    arguments: dict[str, Argument] = Field(default_factory=dict, description="flags without the leading dashes")
-    environment: dict[str, str] = Field(default_factory=dict, description="environment of the engine's process")
+    arguments: dict[Name, Argument] = Field(default_factory=dict, description="flags without the leading dashes")
+    environment: dict[VariableName, Text] = Field(
+        default_factory=dict, description="environment of the engine's process"
+    )
     ready_timeout_s: int = Field(default=600, gt=0, description="longest wait for its health endpoint, seconds")
     request_timeout_s: int = Field(default=120, gt=0, description="longest wait for one complete answer, seconds")
 
 
 class Connector(Strict):
-    name: Name = Field(description="connector adapter, a file in kvproof/connectors; none for no offload")
+    name: Name = Field(description="connector adapter, a file in kvproof/connectors")
     version: str | None = Field(default=None, description="version the cache server or package must report")
-    arguments: dict[str, Argument] = Field(default_factory=dict, description="flags of the cache server")
-    extra_config: dict[str, str | int | float | bool] = Field(
+    arguments: dict[Name, Argument] = Field(default_factory=dict, description="flags of the cache server")
+    extra_config: dict[Text, Text | int | float | bool] = Field(
         default_factory=dict, description="kv_connector_extra_config of the engine"
     )
-    environment: dict[str, str] = Field(default_factory=dict, description="environment of the cache server")
+    environment: dict[VariableName, Text] = Field(
+        default_factory=dict, description="environment of the cache server"
+    )
     second_tier: Literal["fs"] | None = Field(
         default=None, description="second tier of the cache server: fs keeps stored KV in files of the run"
     )
@@ -111,11 +120,11 @@ class Prompts(Strict):
         default="word-problems",
         description="word-problems: made from the seed; nano: what our trained models were taught; gsm8k: fetched",
     )
-    samples: int = Field(default=8, ge=1)
+    samples: int = Field(default=8, ge=1, le=100_000)
     seed: int = 0
     chunk_tokens: int = Field(default=256, ge=1, description="connector's chunk, a multiple of the engine's block")
-    min_chunks: int = Field(default=2, ge=2)
-    max_chunks: int = Field(default=6, ge=2)
+    min_chunks: int = Field(default=2, ge=2, description="shorter prompts are not stored")
+    max_chunks: int = Field(default=6, ge=2, le=4096)
     remainder_tokens: int = Field(default=40, ge=1, description="computed anew on every pass")
     output_tokens: int = Field(default=24, ge=1)
 
@@ -132,8 +141,10 @@ class Prompts(Strict):
 
 
 class Latency(Strict):
-    lengths_chunks: list[int] = Field(default=[4, 8], min_length=1, description="prompt lengths, in chunks")
-    repeats: int = Field(default=5, ge=3, description="prompts per length and pass")
+    lengths_chunks: list[Annotated[int, Field(ge=1, le=4096)]] = Field(
+        default=[4, 8], min_length=1, description="prompt lengths, in chunks"
+    )
+    repeats: int = Field(default=5, ge=3, le=1000, description="prompts per length and pass")
     min_speedup_ratio: float = Field(
         default=1.0, gt=0, description="TTFT cold over warm, medians, at the longest length, at least this"
     )
@@ -143,9 +154,9 @@ class Overhead(Strict):
     baseline: Literal["beside", "off"] = Field(
         default="off", description="beside: a second engine without connector runs at the same time; off: not measured"
     )
-    pairs: int = Field(default=5, ge=3, description="interleaved pairs of cold prompts")
-    length_chunks: int = Field(default=4, ge=1)
-    max_ratio: float = Field(default=1.15, gt=1, description="TTFT of a miss over TTFT without, fastest of each")
+    pairs: int = Field(default=5, ge=3, le=1000, description="interleaved pairs of cold prompts")
+    length_chunks: int = Field(default=4, ge=1, le=4096)
+    max_ratio: float = Field(default=1.15, gt=1, le=10, description="TTFT of a miss over TTFT without, fastest of each")
 
 
 class Acceptance(Strict):
@@ -162,13 +173,14 @@ class Acceptance(Strict):
 class Thresholds(Strict):
     """Limits of the checks; every one can turn its check red."""
 
-    min_external_hit_ratio: float = Field(default=0.9, gt=0, le=1, description="of the cacheable prompt tokens")
+    min_external_hit_ratio: float = Field(default=0.9, ge=0.5, le=1, description="of the cacheable prompt tokens")
     max_floor_logprob_drift: float = Field(
-        default=0.05, ge=0, description="compute against compute, largest absolute difference of a log-probability "
-        "while the tokens agree; above it the engine is too noisy for any comparison",
+        default=0.05, ge=0, le=0.5,
+        description="compute against compute, largest absolute difference of a log-probability while the tokens "
+        "agree; above it the engine is too noisy for any comparison",
     )
     max_floor_disagreement_ratio: float = Field(
-        default=0.25, ge=0, le=1, description="share of prompts whose tokens differ between two computations"
+        default=0.25, ge=0, le=0.5, description="share of prompts whose tokens differ between two computations"
     )
     latency: Latency = Latency()
     overhead: Overhead = Overhead()
@@ -177,7 +189,21 @@ class Thresholds(Strict):
 
 class Checks(Strict):
     required: list[Name] = Field(description="checks that must pass for a proof")
+    reported: list[Name] = Field(default_factory=list, description="checks that are run but do not decide the verdict")
     thresholds: Thresholds = Thresholds()
+
+    @model_validator(mode="after")
+    def _is_a_proof(self) -> Checks:
+        missing = [name for name in PROOF if name not in self.required]
+        if missing:
+            raise ValueError(f"required leaves out {', '.join(missing)}; without them a pass would prove nothing")
+        both = sorted(set(self.required) & set(self.reported))
+        if both:
+            raise ValueError(f"{both[0]} is both required and reported")
+        named = [*self.required, *self.reported]
+        if "overhead" in named and self.thresholds.overhead.baseline == "off":
+            raise ValueError("overhead needs thresholds.overhead.baseline: beside, an engine without connector")
+        return self
 
 
 class Claim(Strict):
@@ -218,8 +244,8 @@ class Recipe(Strict):
             raise ValueError("neither environment nor image is given: nothing says where the engine comes from")
         if self.speculative is not None and "speculative" not in self.checks.required:
             raise ValueError("checks.required leaves out speculative: accuracy alone does not show a collapsed draft")
-        if self.connector.name == "none" and self.connector.version is not None:
-            raise ValueError("connector none has no version")
+        if self.speculative is None and "speculative" in (*self.checks.required, *self.checks.reported):
+            raise ValueError("the check speculative needs the key speculative, which names the draft model")
         return self
 
     def digest(self) -> str:

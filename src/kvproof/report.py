@@ -93,11 +93,13 @@ def raise_for(outcome: Outcome) -> None:
     Raises:
         KvproofError: when the recipe is not proven.
     """
-    if outcome.problem is not None:
-        raise outcome.problem
-    if outcome.exit_code:
-        raise KvproofError(f"{outcome.record.header.recipe} is not proven",
-                           tip=f"logs of the servers: {outcome.folder}")
+    problem = outcome.problem
+    if problem is None and outcome.exit_code:
+        problem = KvproofError(f"{outcome.record.header.recipe} is not proven",
+                               tip=f"logs of the servers: {outcome.folder}")
+    if problem is not None:
+        problem.result_printed = True
+        raise problem
 
 
 def plan_text(plan: Plan) -> str:

@@ -78,7 +78,7 @@ class Session:
         for number, prompt in enumerate(self.prompts, 1):
             self.console.now(f"{name.replace('_', ' ')}: prompt {number} of {len(self.prompts)}")
             answer = self.client.complete(
-                list(prompt.token_ids), max_tokens=self.recipe.prompts.output_tokens, salt=salt
+                list(prompt.token_ids), max_tokens=self.recipe.prompts.output_tokens, salt=salt, stop=prompt.stop
             )
             if answer.timed_out:
                 raise ServerError(f"{self.client.name}: {answer.error}, at prompt {number} of {name}",
@@ -166,7 +166,7 @@ def to_sample(prompt: Prompt, answer: Completion) -> Sample:
     if prompt.expected is not None and answer.error is None:
         score = 1.0 if said == prompt.expected else 0.0
     return Sample(
-        prompt_sha256=prompt.sha256,
+        prompt_sha256=prompt.sha256, kind=prompt.kind,
         prompt_tokens=answer.prompt_tokens if answer.prompt_tokens is not None else len(prompt.token_ids),
         cached_tokens=answer.cached_tokens, token_ids=answer.token_ids, logprobs=answer.logprobs,
         ttft_s=answer.ttft_s, duration_s=answer.duration_s, answer=said, score=score, error=answer.error,

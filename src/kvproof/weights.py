@@ -71,21 +71,39 @@ def ensure(checkpoint: Checkpoint, weights: str, lock_digest: str | None, python
     elif checkpoint.build is not None:
         if not (Path(where) / _SUMS).exists():
             _build(checkpoint, Path(where), python, console)
-        sums = json.loads((Path(where) / _SUMS).read_text())
+        sums = _built_sums(Path(where))
         _verify(Path(where), sums, f"remove {where}; the next run makes it again")
     else:
         sums = {}
     return Weights(where, _facts(checkpoint, weights, sums))
 
 
-def _read_sums(folder: Path) -> dict[str, str]:
-    """Checksums as sha256sum writes them: digest, two spaces, file name."""
+def _built_sums(folder: Path) -> dict[str, str]:
+    """Checksums of a checkpoint that was made here, as they were when it was complete."""
     try:
-        lines = (folder / "SHA256SUMS").read_text(encoding="utf-8").splitlines()
-        return {name: digest for digest, name in (line.split(maxsplit=1) for line in lines if line.strip())}
+        sums = json.loads((folder / _SUMS).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        sums = None
+    if not isinstance(sums, dict) or "config.json" not in sums:
+        raise EnvironmentBuildError(f"checkpoint {folder}: {_SUMS} is damaged, so its files cannot be trusted",
+                                    tip=f"remove {folder}; the next run makes it again")
+    return sums
+
+
+def _read_sums(folder: Path) -> dict[str, str]:
+    """Checksums of a checkpoint kept here, from models/SHA256SUMS (as sha256sum writes it)."""
+    file = PROJECT / "models" / "SHA256SUMS"
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+        recorded = {name: digest for digest, name in (line.split(maxsplit=1) for line in lines if line.strip())}
     except (OSError, ValueError) as error:
-        raise EnvironmentBuildError(f"checkpoint {folder}: SHA256SUMS cannot be read: {error}",
-                                    tip="restore it from version control") from None
+        raise EnvironmentBuildError(f"{file} cannot be read: {error}", tip="restore it from version control") from None
+    inside = folder.relative_to(PROJECT / "models").as_posix() + "/"
+    sums = {name.removeprefix(inside): digest for name, digest in recorded.items() if name.startswith(inside)}
+    if not sums:
+        raise EnvironmentBuildError(f"{file} has no entry for {folder.name}, so its files cannot be trusted",
+                                    tip="python models/checksums.py --write, after a training run")
+    return sums
 
 
 def _verify(folder: Path, sums: dict[str, str], tip: str) -> None:

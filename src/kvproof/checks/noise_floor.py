@@ -37,6 +37,9 @@ def run(session: Session) -> Judgement:
         Measurement(name="floor_disagreement_ratio", value=apart.disagreements / apart.compared, unit="ratio",
                     limit=limits.max_floor_disagreement_ratio, relation="<=", source="tokens of both passes"),
         Measurement(name="score_computed", value=score(first.samples), unit="ratio", source="answers"),
+        *[Measurement(name=f"score_computed_{kind}", value=score(tuple(s for s in first.samples if s.kind == kind)),
+                      unit="ratio", source=f"answers to prompts of kind {kind}")
+          for kind in sorted({s.kind for s in first.samples if s.kind is not None})],
         Measurement(name="score_computed_again", value=score(second.samples), unit="ratio", source="answers"),
     ]
     return judge(found)

@@ -35,7 +35,7 @@ def run(session: Session) -> Judgement:
     yes("engine_version_as_pinned", None if version is None else version.split("+")[0] == recipe.engine.version,
         f"/version: {version}, recipe: {recipe.engine.version}")
     active = session.engine.active_connector(session.engine_log.read_text(encoding="utf-8", errors="replace"))
-    wanted = None if recipe.connector.name == "none" else recipe.connector.name
+    wanted = recipe.connector.name
     yes("connector_active_in_log", active == wanted, f"{session.engine_log.name}: {active}, recipe: {wanted}")
     if session.cache is not None:
         registered = session.connector.registered_engines(session.cache)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..evidence import Measurement
+from ..host import free_bytes
 from ..session import SETTLE_TIMEOUT_S, Session, grown
 from .judgement import Judgement, error, judge
 
@@ -14,7 +15,8 @@ NEEDS = ("noise-floor",)
 def run(session: Session) -> Judgement:
     settled = session.settle()
     if settled is False:
-        return error(f"stores were still under way after {SETTLE_TIMEOUT_S:g} s")
+        free_mib = free_bytes(session.layout.folder) // 2**20
+        return error(f"stores were still under way after {SETTLE_TIMEOUT_S:g} s ({free_mib} MiB free on their disk)")
     before, after = session.passes["computed"].cache_before, session.read_cache()
     counters = session.connector.COUNTERS
     passes = (session.passes["computed"], session.passes["computed_again"])

@@ -10,7 +10,7 @@ from ..errors import RecipeError, nearest
 from ..metrics import Counter, Reading
 from ..plan import Layout, Server
 from ..recipe import Argument, Recipe
-from . import lmcache_mp, none
+from . import lmcache_mp
 
 
 class Connector(Protocol):
@@ -19,8 +19,11 @@ class Connector(Protocol):
     NAME: str
     COUNTERS: Mapping[str, Counter]
     """On the cache server's page, by kvproof's words: hit_tokens, loaded_chunks, stores_finished, …"""
-    HARMLESS: tuple[str, ...]
-    """Parts of log lines that look like errors of the cache server and are none."""
+    RESERVED: frozenset[str]
+    """Flags of the cache server that kvproof sets itself."""
+
+    def require_fit(self, recipe: Recipe) -> None:
+        """Refuse a recipe that this connector cannot be proven with. Raises RecipeError."""
 
     def cache_server(self, recipe: Recipe, layout: Layout) -> Server | None:
         """The cache server's process; None when the connector has none."""
@@ -58,7 +61,7 @@ class Damage(Protocol):
     files: int
 
 
-CONNECTORS: dict[str, Connector] = {module.NAME: module for module in (lmcache_mp, none)}
+CONNECTORS: dict[str, Connector] = {module.NAME: module for module in (lmcache_mp,)}
 
 
 def connector(name: str) -> Connector:

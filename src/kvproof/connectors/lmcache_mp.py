@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..client import Http
-from ..errors import KvproofError, ServerError
+from ..errors import KvproofError, RecipeError, ServerError
 from ..metrics import Counter, Reading
 from ..plan import Layout, Server, flags
 from ..recipe import Argument, Recipe
@@ -36,13 +36,21 @@ COUNTERS = {
     "l2_stores_completed": Counter("lmcache_mp_l2_store_completed_requests_total",
                                    witness="lmcache_mp_l2_store_submitted_requests_total"),
 }
-HARMLESS = ()
+RESERVED = frozenset({"host", "port", "http-host", "http-port", "l2-adapter"})
 _REGISTRATION_FAILED = re.compile(
     r"must be a multiple of|REGISTER_KV_CACHE.*(?:failed|timeout)|Error registering|sub-chunk sliding window", re.I
 )
 _MANTISSA_BIT = 0x20
 DAMAGE_SHARE = 0.01
 """Part of the stored bytes that the negative control changes."""
+
+
+def require_fit(recipe: Recipe) -> None:
+    if recipe.connector.second_tier is None:
+        raise RecipeError(
+            f"recipe {recipe.name}: connector.second_tier is missing: without it stored KV is in memory alone, out of "
+            "reach of control-damage", tip="add second_tier: fs",
+        )
 
 
 def second_tier_folder(layout: Layout) -> Path:
@@ -110,8 +118,7 @@ def registered_engines(cache: Http) -> int | None:
 def bytes_per_token(cache: Http) -> int | None:
     contexts = _status(cache).get("cache_context_meta")
     sizes = {
-        meta.get("kv_cache_layout", {}).get("cache_size_per_token")
-        for meta in (contexts or {}).values() if isinstance(meta, dict)
+        _dig(meta, "kv_cache_layout", "cache_size_per_token") for meta in contexts.values()
     } if isinstance(contexts, dict) else set()
     return sizes.pop() if len(sizes) == 1 and all(isinstance(s, int) for s in sizes) else None
 
@@ -123,8 +130,16 @@ def is_settled(cache: Http, reading: Reading) -> bool | None:
         return None
     if any(submitted is not None and submitted != finished for submitted, finished in known):
         return False
-    controller = _status(cache).get("storage_manager", {}).get("store_controller", {})
-    return not (controller.get("pending_keys_count") or controller.get("in_flight_task_count"))
+    status = _status(cache)
+    return not any(_dig(status, "storage_manager", "store_controller", name)
+                   for name in ("pending_keys_count", "in_flight_task_count"))
+
+
+def _dig(value: object, *keys: str) -> object:
+    """What lies under a path of keys; None where something on the way is no object or lacks the key."""
+    for key in keys:
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
 
 
 def _clear_first_tier(cache: Http) -> None:

@@ -17,8 +17,10 @@ class Engine(Protocol):
     """What kvproof needs to know about an engine."""
 
     NAME: str
-    CONNECTORS: Mapping[str, str | None]
-    """KV connectors it has, by kvproof's name, to the engine's own name; None for no connector."""
+    CONNECTORS: Mapping[str, str]
+    """KV connectors it has, by kvproof's name, to the engine's own name."""
+    RESERVED: frozenset[str]
+    """Flags that kvproof sets itself; a recipe that names one would not run what its evidence says."""
     COUNTERS: Mapping[str, Counter]
     """By kvproof's words: prompt_tokens, local_hit_tokens, external_hit_tokens, computed_tokens, …"""
     METRICS_PATH: str

@@ -16,7 +16,9 @@ from ..plan import Layout, Server, flags
 from ..recipe import Argument, Recipe
 
 NAME = "vllm"
-CONNECTORS = {"lmcache-mp": "LMCacheMPConnector", "none": None}
+CONNECTORS = {"lmcache-mp": "LMCacheMPConnector"}
+RESERVED = frozenset({"model", "served-model-name", "host", "port", "uds", "speculative-config", "kv-transfer-config",
+                      "enable-prompt-tokens-details", "config", "revision", "tokenizer", "load-format"})
 METRICS_PATH = "/metrics"
 _SOURCE = "vllm:prompt_tokens_by_source_total"
 COUNTERS = {
@@ -100,6 +102,5 @@ def empty_cache(client: EngineClient) -> None:
 
 
 def active_connector(log: str) -> str | None:
-    names = {ours: theirs for ours, theirs in CONNECTORS.items() if theirs}
     made = set(_MADE.findall(log))
-    return next((ours for ours, theirs in names.items() if theirs in made), ", ".join(sorted(made)) or None)
+    return next((ours for ours, theirs in CONNECTORS.items() if theirs in made), ", ".join(sorted(made)) or None)

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from .. import interrupts
 from ..console import Console
 from ..errors import EnvironmentBuildError, HostError, RecipeError, nearest
 from ..paths import IMAGES, cache_folder
@@ -99,8 +100,11 @@ def ensure(lock: Lock, console: Console) -> Path:
         try:
             _build(lock, base, building, console)
         except BaseException:
-            shutil.rmtree(building, ignore_errors=True)
+            with interrupts.deferred():
+                shutil.rmtree(building, ignore_errors=True)
             raise
+        # What may be there has no interpreter that runs: the Python it was made with is gone.
+        shutil.rmtree(lock.folder, ignore_errors=True)
         building.rename(lock.folder)
     return lock.interpreter
 
@@ -266,9 +270,11 @@ def versions(lock: Lock) -> dict[str, str]:
         "found={n:m.version(n) for n in names if any(True for _ in m.distributions(name=n))};"
         "found['python']=platform.python_version();print(json.dumps(found))"
     )
-    done = subprocess.run([str(lock.interpreter), "-c", code], capture_output=True, text=True, timeout=60, check=False)
     try:
+        done = subprocess.run([str(lock.interpreter), "-c", code], capture_output=True, text=True, timeout=60,
+                              check=True)
         return json.loads(done.stdout)
-    except ValueError:
-        raise EnvironmentBuildError(f"environment {lock.name} does not run: {done.stderr.strip()[-300:]}",
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        said = (getattr(error, "stderr", None) or str(error)).strip()[-300:]
+        raise EnvironmentBuildError(f"environment {lock.name} does not run: {said}",
                                     tip=f"remove {lock.folder} and run again") from None
