@@ -41,9 +41,9 @@ print(json.dumps({
 """
 
 
-def bodies(example: dict) -> list[str]:
+def bodies(example: dict, checks: list[dict]) -> list[str]:
     """Everything after the header of records of about 40, 60, 80 and 100 KB."""
-    rest = {key: value for key, value in example.items() if key != "header"}
+    rest = {key: value for key, value in example.items() if key != "header"} | {"checks": checks}
     one = rest["passes"][0]
     sample = one["samples"][0] | {"token_ids": list(range(24)), "logprobs": [-0.123456789] * 24}
     made = []
@@ -63,23 +63,27 @@ def make(folder: Path, first: int, last: int, recipe: Recipe) -> int:
         Bytes written.
     """
     example = json.loads(EXAMPLE.read_text(encoding="utf-8"))
-    rests = bodies(example)
+    passed = [example["header"]["checks"][0] | {"name": name} for name in recipe.checks.required]
+    failed = [check | {"verdict": "fail"} if check["name"] == "retrieval" else check for check in passed]
+    rests, failing = bodies(example, passed), bodies(example, failed)
     lock = (PROJECT / "images" / recipe.environment / "requirements.lock").read_bytes()
     same = example["header"] | {
         "recipe": recipe.name,
         "recipe_digest": recipe.digest(),
         "lock_digest": hashlib.sha256(lock).hexdigest(),
-        "checks": [example["header"]["checks"][0] | {"name": name} for name in recipe.checks.required],
+        "checks": passed,
     }
     size = 0
     for number in range(first, last):
         stamp = f"2026-{1 + number // 2400 % 12:02}-{1 + number % 28:02}T{number % 24:02}:00:00Z"
         head = same | {"run_id": f"run-{number:06}", "started_at": stamp}
         if number % 3 == 1:
-            head |= {"verdict": "fail", "reason": "retrieval: external_hit_ratio 0.1, expected >= 0.9"}
+            reason = "retrieval: external_hit_ratio 0.1, expected >= 0.9"
+            head |= {"verdict": "fail", "reason": reason, "checks": failed}
         if number % 3 == 2:
             head |= {"recipe_digest": "0" * 64}
-        text = '{\n "header": ' + json.dumps(head, indent=1) + "," + rests[number % len(rests)]
+        text = '{\n "header": ' + json.dumps(head, indent=1) + ","
+        text += (failing if number % 3 == 1 else rests)[number % len(rests)]
         path = folder / head["recipe"] / f"{head['run_id']}.json"
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -102,7 +106,7 @@ def main() -> None:
     options = parser.parse_args()
     counts = sorted({int(count) for count in options.files.split(",")})
 
-    recipe = load_recipe(PROJECT / "recipes" / "gemma4-nano.yaml")
+    recipe = load_recipe(PROJECT / "recipes" / "gemma4-tiny.yaml")
     rows = []
     with tempfile.TemporaryDirectory(prefix="kvproof-benchmark-") as folder:
         made = size = 0

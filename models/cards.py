@@ -12,6 +12,8 @@ import checksums
 import structures
 
 ROOT = Path(__file__).parent
+TOLERANCE = 0.05
+"""How far a fresh training run's scores may be from the committed ones."""
 SERVING_NOTES = {
     "gemma4-nano-31b": "No overrides are needed.",
     "gemma4-nano-e4b": "No overrides are needed.",
@@ -84,7 +86,7 @@ Greedy; {scores["served"]["alone"]["easy"]["count"]} held-out problems per split
 
 Acceptance is accepted over drafted tokens. By position with 4 tokens, easy problems: {", ".join(map(str, positions))}
 of the drafts were accepted up to there.
-
+{_fresh(scores)}
 ## Serving
     python -m vllm.entrypoints.openai.api_server --model models/{name} \\
       --speculative-config '{{"method":"mtp","model":"models/{name}/assistant","num_speculative_tokens":1}}'
@@ -115,6 +117,46 @@ def _heads(shape: dict) -> str:
     heads = f"{shape['num_attention_heads']}, {shape['num_key_value_heads']}"
     full = shape.get("num_global_key_value_heads")
     return f"{heads} (full layers {full})" if full else heads
+
+
+def _fresh(scores: dict) -> str:
+    """The section on a training run that was made to be compared with the committed weights; empty without one."""
+    if "fresh_training" not in scores:
+        return ""
+    fresh, labels = scores["fresh_training"], ("alone", "mtp, 1 token")
+    rows = [
+        _row(f"{label}, {run}", served[label])
+        for label in labels
+        for run, served in (("committed", scores["served"]), ("fresh", fresh["served"]))
+    ]
+    beyond = [
+        f"{label}, {score}: {difference:+.3f}"
+        for label in labels
+        for score, difference in _differences(scores["served"][label], fresh["served"][label]).items()
+        if abs(difference) > TOLERANCE
+    ]
+    return f"""
+### A fresh training run
+{fresh["text"]}
+
+| Served | Easy | Hard | Unseen | Whole | Needles | Acceptance: easy, hard, unseen, needles |
+|---|---|---|---|---|---|---|
+{chr(10).join(rows)}
+
+Further than {TOLERANCE} from the committed weights' scores: {"; ".join(beyond) or "none"}.
+"""
+
+
+def _differences(committed: dict, fresh: dict) -> dict[str, float]:
+    """Fresh less committed score, by score, to the digits that scores have."""
+    pairs = {"whole": (committed["whole_ratio"], fresh["whole_ratio"])}
+    for split in ("easy", "hard", "unseen", "needles"):
+        pairs[split] = (committed[split]["accuracy_ratio"], fresh[split]["accuracy_ratio"])
+        if committed[split]["acceptance"]:
+            pairs[f"acceptance {split}"] = tuple(
+                run[split]["acceptance"]["acceptance_ratio"] for run in (committed, fresh)
+            )
+    return {score: round(after - before, 4) for score, (before, after) in pairs.items()}
 
 
 def _row(label: str, served: dict) -> str:

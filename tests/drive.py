@@ -2,9 +2,10 @@
 
 usage: python drive.py RECIPE HOOKS_JSON
 
-Hooks: the fields of run.Options; `waits`, a factor for pauses between readings; `client_timeout_s`,
-`settle_timeout_s`; `damage`, whether stored KV is damaged before the main retrieval; `occupy`, a port name whose
-port is taken by another program once it was chosen; `disk_full`, whether writing evidence finds no space.
+Hooks: the fields of run.Options; `waits`, a factor for pauses between readings; `settle_timeout_s`; `damage`,
+whether stored KV is damaged before the main retrieval; `occupy`, a port name whose port is taken by another
+program once it was chosen; `disk_full`, whether writing evidence finds no space; `assistant_folder`, a draft
+model to use instead of the recipe's; `gate_at`, a step and the path of a gate file that is made when the step begins.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ import errno
 import json
 import socket
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kvproof import client, evidence, ports, report, run, session
+from kvproof import evidence, ports, report, run, session
 from kvproof.checks import overhead
 from kvproof.cli import report_errors
 from kvproof.console import Console
+from kvproof.recipe import Recipe
 
 
 def damage(live: session.Session) -> None:
@@ -53,17 +57,47 @@ def fill_disk() -> None:
     evidence.os.fsync = full  # type: ignore[assignment]
 
 
+def swap_assistant(folder: str) -> None:
+    """Let the recipe name another model's draft model."""
+    load = run.loading.load_recipe
+
+    def swapped(path: Path) -> Recipe:
+        recipe = load(path)
+        assert recipe.speculative is not None
+        assistant = recipe.speculative.assistant.model_copy(update={"folder": folder})
+        return recipe.model_copy(
+            update={"speculative": recipe.speculative.model_copy(update={"assistant": assistant})}
+        )
+
+    run.loading.load_recipe = swapped  # type: ignore[assignment]
+
+
+def gate_at(step: str, path: str) -> None:
+    original = Console.step
+
+    @contextmanager
+    def gated(self: Console, text: str) -> Iterator[None]:
+        if text == step:
+            Path(path).touch()
+        with original(self, text):
+            yield
+
+    Console.step = gated  # type: ignore[method-assign]
+
+
 def main() -> None:
     name, hooks = sys.argv[1], json.loads(sys.argv[2])
     options: dict[str, Any] = {k: v for k, v in hooks.items() if k in run.Options.__dataclass_fields__}
     options["evidence_dir"] = Path(options["evidence_dir"])
     shorten_waits(hooks.get("waits", 0.2))
-    if "client_timeout_s" in hooks:
-        client.EngineClient.__init__.__defaults__ = (hooks["client_timeout_s"],)
     if "settle_timeout_s" in hooks:
         session.Session.settle.__defaults__ = (hooks["settle_timeout_s"],)
     if "occupy" in hooks:
         occupy(hooks["occupy"])
+    if "gate_at" in hooks:
+        gate_at(*hooks["gate_at"])
+    if "assistant_folder" in hooks:
+        swap_assistant(hooks["assistant_folder"])
     if hooks.get("disk_full"):
         fill_disk()
     with report_errors():

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from kvproof import evidence
-from kvproof.recipe import Recipe
+from kvproof.recipe import PROOF, Recipe
 
 LOCK = "fixture-package==1.0\n"
 LOCK_DIGEST = hashlib.sha256(LOCK.encode()).hexdigest()
@@ -24,15 +24,18 @@ RECIPE: dict[str, Any] = {
         "served_name": "fixture",
     },
     "engine": {"name": "vllm", "version": "1.2.3"},
-    "connector": {"name": "lmcache-mp", "version": "4.5.6"},
+    "connector": {"name": "lmcache-mp", "version": "4.5.6", "second_tier": "fs"},
     "environment": "fixture-env",
     "hardware": {"gpus": 0, "memory_gib": 1, "shm_gib": 1, "disk_gib": 1},
-    "checks": {"required": ["smoke", "retrieval"]},
+    "checks": {"required": list(PROOF)},
 }
-PASSES = (
-    evidence.CheckSummary(name="smoke", verdict=evidence.Verdict.PASS, required=True),
-    evidence.CheckSummary(name="retrieval", verdict=evidence.Verdict.PASS, required=True),
-)
+PASSES = tuple(evidence.CheckSummary(name=name, verdict=evidence.Verdict.PASS, required=True) for name in PROOF)
+
+
+def checks(verdict: str, reason: str | None = None) -> tuple[evidence.CheckSummary, ...]:
+    """Checks that make a run end with this verdict: all passed but, unless it is a pass, retrieval."""
+    judged = {"verdict": evidence.Verdict(verdict), "reason": reason}
+    return tuple(check.model_copy(update=judged) if check.name == "retrieval" else check for check in PASSES)
 
 
 def recipe(**changes: Any) -> Recipe:
@@ -53,7 +56,10 @@ def project(folder: Path, *recipes: dict[str, Any]) -> tuple[Path, Path, Path]:
 
 
 def header(of: Recipe | None = None, **changes: Any) -> evidence.Header:
-    """The header of a run that passed, with the pins of a recipe (the made-up one when None)."""
+    """The header of a run that passed, with the pins of a recipe (the made-up one when None).
+
+    Another verdict comes with checks that make it so.
+    """
     of = of or recipe()
     fields: dict[str, Any] = {
         "run_id": "fixture-run-1",
@@ -72,13 +78,23 @@ def header(of: Recipe | None = None, **changes: Any) -> evidence.Header:
         "status": "completed",
         "verdict": "pass",
         "reason": None,
-        "checks": PASSES,
+        "checks": checks(changes.get("verdict", "pass"), changes.get("reason")),
         "highlights": {"external_hit_ratio": 0.987654, "ttft_warm_s": 0.25, "mtp_acceptance_ratio": None},
     }
     return evidence.Header.model_validate(fields | changes)
 
 
 def record(head: evidence.Header | None = None, **changes: Any) -> evidence.RunRecord:
+    """A record whose checks are those of its header."""
+    head = head or header()
+    measurement = {
+        "name": "external_hit_ratio",
+        "value": 0.987654,
+        "unit": "ratio",
+        "limit": 0.9,
+        "relation": ">=",
+        "source": "fixture",
+    }
     sample = {
         "prompt_sha256": "0" * 64,
         "prompt_tokens": 1064,
@@ -91,7 +107,7 @@ def record(head: evidence.Header | None = None, **changes: Any) -> evidence.RunR
         "score": 1.0,
     }
     fields: dict[str, Any] = {
-        "header": head or header(),
+        "header": head,
         "recipe_text": "name: fixture-recipe  # lengths: [4,   16]\n",
         "plan": {"servers": [{"role": "engine", "argv": ["fixture", "serve", "--port", "1"]}]},
         "environment": {
@@ -131,21 +147,8 @@ def record(head: evidence.Header | None = None, **changes: Any) -> evidence.RunR
             }
         ],
         "checks": [
-            {
-                "name": "retrieval",
-                "verdict": "pass",
-                "required": True,
-                "measurements": [
-                    {
-                        "name": "external_hit_ratio",
-                        "value": 0.987654,
-                        "unit": "ratio",
-                        "limit": 0.9,
-                        "relation": ">=",
-                        "source": "fixture",
-                    }
-                ],
-            }
+            check.model_dump() | ({"measurements": [measurement]} if check.name == "retrieval" else {})
+            for check in head.checks
         ],
         "logs": {"engine": ["fixture log, [ 1,   2 ]", "ready"]},
         "own_share_ratio": 0.01,

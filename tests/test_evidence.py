@@ -6,6 +6,7 @@ import errno
 import json
 import math
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from kvproof import evidence
 from kvproof.errors import EvidenceError
 from kvproof.evidence import CheckResult, Measurement, Verdict
 from kvproof.redact import Redactor
-from made_up import header, record
+from made_up import LOCK_DIGEST, header, record
 
 V1 = Path(__file__).parent / "fixtures" / "evidence" / "v1.json"
 NO_REDACTION = Redactor({})
@@ -57,6 +58,37 @@ def test_not_a_number_becomes_null(tmp_path: Path) -> None:
     kept = evidence.read(path)
     assert kept.plan == {"a": None, "b": [1.0, None]}
     assert kept.own_share_ratio is None
+
+
+def test_no_secret_and_no_place_rewrites_what_identifies_a_run(tmp_path: Path) -> None:
+    words = [
+        "lmcache-mp", "vllm", "fixture-recipe", "venv", "dummy", "completed", "pass", "smoke", "retrieval",
+        "fixture/model", "fixture-run-1", "2026-01-02T03:04:05Z", "0" * 64, "1" * 64, "f" * 40, LOCK_DIGEST, "ratio",
+        "Fixture CPU", "word-problems", "4.5.6", "model.safetensors",
+    ]
+    redact = Redactor({f"N{n}_PASSWORD": word for n, word in enumerate(words)}, {"/": "~", "fixture": "$CACHE"})
+    made = record(logs={"engine": ["uses lmcache-mp"]}, environment=record().environment.model_copy(
+        update={"versions": {"tiktoken": "0.9", "vllm": "1.2.3"}}))
+    kept = evidence.read(evidence.write(made, tmp_path, redact))
+    assert kept.header == made.header
+    assert (kept.checks, kept.model, kept.environment) == (made.checks, made.model, made.environment)
+    assert (kept.passes, kept.steps, kept.dataset) == (made.passes, made.steps, made.dataset)
+    assert kept.logs["engine"] == ("uses ***",)
+
+
+def test_text_of_others_is_masked_in_every_part(tmp_path: Path) -> None:
+    secret = "Zq7-no-known-shape"
+    sample = record().passes[0].samples[0].model_copy(update={"error": secret, "answer": secret})
+    check = CheckResult(name="a", verdict="fail", required=True, reason=secret, link=secret, measurements=(
+        Measurement(name="m", value=secret, unit="text", source=secret),))
+    made = record(
+        header(reason=secret, verdict="fail", weaker=(secret,), damage_left_in=secret, highlights={"m": secret}),
+        recipe_text=secret, plan={"argv": [secret]}, options={"dataset": secret}, logs={"engine": [secret]},
+        checks=[check], passes=[record().passes[0].model_copy(update={"samples": (sample,)})],
+    )
+    text = evidence.to_json(made, Redactor({"HF_TOKEN": secret}))
+    assert secret not in text
+    assert text.count("***") == 15
 
 
 def test_secrets_are_masked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,6 +212,26 @@ def test_what_is_no_evidence_is_named(tmp_path: Path, content: bytes) -> None:
     path.write_bytes(content)
     with pytest.raises(EvidenceError, match=r"no\.json"):
         evidence.read_header(path)
+
+
+@pytest.mark.parametrize("reader", [evidence.read_header, evidence.read])
+def test_what_is_no_regular_file_is_not_read(tmp_path: Path, reader: Callable) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "zero.json").symlink_to("/dev/zero")
+    for name in ("pipe.json", "zero.json"):
+        with pytest.raises(EvidenceError, match=rf"{name}: cannot be read: not a regular file") as caught:
+            reader(tmp_path / name)
+        assert caught.value.tip
+
+
+def test_a_file_larger_than_any_evidence_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = evidence.write(record(), tmp_path)
+    monkeypatch.setattr(evidence, "_MAX_BYTES", path.stat().st_size)
+    assert evidence.read(path) == record()
+    monkeypatch.setattr(evidence, "_MAX_BYTES", path.stat().st_size - 1)
+    with pytest.raises(EvidenceError, match="larger than any evidence file") as caught:
+        evidence.read(path)
+    assert caught.value.tip
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ class Case:
         because: part of that check's reason.
         verdict: of the whole run.
         hooks: for drive.py.
+        recipe: what is run.
     """
 
     red: dict[str, str]
@@ -36,16 +37,16 @@ class Case:
     verdict: str = "fail"
     status: str = "completed"
     hooks: dict[str, Any] = field(default_factory=dict)
+    recipe: str = "fake"
 
 
-FAST = {"client_timeout_s": 1}
 LIES: dict[str, Case] = {
     "wrong-model-name": Case({"smoke": "fail"}, "not served under its name (/v1/models: another-model)"),
     "no-chat": Case({"smoke": "fail"}, "not chats (engine: POST /v1/chat/completions answered HTTP 404"),
     "wrong-version": Case({"smoke": "fail"}, "/version: 0.31.0, recipe: 0.32.0"),
     "connector-ignored": Case({"smoke": "fail"}, "engine.log: None, recipe: lmcache-mp"),
     "http-500": Case({"smoke": "fail"}, "HTTP 500"),
-    "hangs": Case({"smoke": "fail"}, "no answer within 1 s", hooks=FAST),
+    "hangs": Case({"smoke": "error"}, "engine: no complete answer within 3 s", "error"),
     "noisy": Case({"noise-floor": "fail"}, "floor_logprob_drift is"),
     "external-counter-missing": Case({"noise-floor": "error"}, "external_hit_tokens_computed is unknown", "error"),
     "metrics-garbage": Case({"noise-floor": "error"}, "not in Prometheus' format", "error"),
@@ -60,37 +61,43 @@ LIES: dict[str, Case] = {
     "loses-retrieves": Case({"retrieval": "fail"}, "retrieves_unfinished is 3"),
     "sources-missing": Case({"retrieval": "error"}, "source_external_ratio is unknown", "error"),
     "cache-counters-missing": Case({"retrieval": "error"}, "cache_server_hit_ratio is unknown", "error"),
-    "counters-reset": Case({"retrieval": "error"}, "counter vllm:external_prefix_cache_hits_total went from", "error"),
+    "counters-reset": Case({"retrieval": "error"}, "went from", "error"),
     "dies": Case({"retrieval": "error"}, "engine exited with code 3 during retrieval", "error", "failed"),
     "is-killed": Case({"retrieval": "error"}, "engine was ended by signal 9 during retrieval", "error", "failed"),
     "wrong-answer": Case({"comparison": "fail"}, "disagreement_ratio is 1"),
     "nan-on-retrieval": Case({"comparison": "fail"}, "samples_with_missing_logprobs is 3"),
     "fails-on-retrieval": Case({"comparison": "fail"}, "failed_requests is 3"),
     "unequal-cuts": Case({"comparison": "error"}, "no prompt was cut at the same place", "error"),
-    "slow-first-token": Case({"latency": "fail"}, "ttft_speedup_1576_tokens_ratio is"),
+    "draft-collapses": Case({"speculative": "fail"}, "acceptance_retrieved_ratio is 0", recipe="drafting"),
+    "draft-counters-missing": Case({"speculative": "error"}, "acceptance_computed_ratio is unknown", "error",
+                                   recipe="drafting"),
+    "slow-first-token": Case({"latency": "fail"}, "ttft_speedup_3112_tokens_ratio is"),
     "miss-overhead": Case({"overhead": "fail"}, "miss_overhead_ratio is"),
     "ignores-drop": Case({"control-drop": "fail"}, "stayed green although nothing was stored", "error"),
     "ignores-damage": Case({"control-damage": "fail"}, "stayed green although", "error"),
+    "no-second-tier": Case({"control-damage": "error"}, "nothing is stored in", "error"),
     "drops-on-damage": Case({"control-damage": "error"}, "the damaged KV did not come back", "error"),
 }
 HONEST: dict[str, Case] = {
     "honest": Case({}, verdict="pass"),
     "honest, engine restarted": Case({}, verdict="pass", hooks={"restart_engine": True}),
+    "honest, with drafts": Case({}, verdict="pass", recipe="drafting"),
     "damage left in": Case({"comparison": "fail"}, "disagreement_ratio is 1", hooks={"damage": True}),
 }
 CASES = LIES | HONEST
 
 
 @pytest.fixture(scope="module")
-def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Ended]]]:
+def runs(request: pytest.FixtureRequest,
+         tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Future[Ended]]]:
     """Every run that a selected test asks for, a few at once: they mostly wait."""
     folder = tmp_path_factory.mktemp("lies")
     fake = Fake(make_project(folder / "project"), folder / "cache", folder / "evidence")
     wanted = [item.callspec.params["name"] for item in request.session.items
               if item.path == request.path and hasattr(item, "callspec") and "name" in item.callspec.params]
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        yield {name: pool.submit(fake.run, environment={"FAKE_LIE": name if name in LIES else ""}, **CASES[name].hooks)
-               for name in dict.fromkeys(wanted)}
+        yield {name: pool.submit(fake.run, CASES[name].recipe, environment={"FAKE_LIE": name if name in LIES else ""},
+                                 **CASES[name].hooks) for name in dict.fromkeys(wanted)}
         pool.shutdown(cancel_futures=True)
     assert not fake.strays()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from kvproof import loading
 from kvproof.errors import KvproofError, RecipeError, UsageError
+from kvproof.loading import find_recipe
 from kvproof.paths import RECIPES
 from made_up import RECIPE, project
 
@@ -33,6 +35,13 @@ BAD_INPUTS: dict[str, tuple[str | bytes, int | None, str]] = {
     "missing key": (GOOD.replace("title:", "titel:"), 1, "title: missing, but every recipe needs it"),
     "wrong type": (GOOD.replace("gpus: 0", "gpus: none"), line_of(GOOD, "gpus"), "seen: 'none'"),
     "number for text": (GOOD.replace("1.2.3", "1.2"), VERSION_LINE, "seen: 1.2; put it in quotes"),
+    "exponent": (GOOD.replace("disk_gib: 1", "disk_gib: 1e-300"), line_of(GOOD, "disk_gib"), "; write 1.0e-300"),
+    "exponent without sign": (
+        GOOD.replace("disk_gib: 1", "disk_gib: 2.5E3"),
+        line_of(GOOD, "disk_gib"),
+        "; write 2.5e+3",
+    ),
+    "check twice": (GOOD + "  - smoke\n", GOOD.count("\n") + 1, "checks.required: 'smoke' appears twice"),
     "empty": ("", None, "the file is empty"),
     "blank": (" \n\n", None, "the file is empty"),
     "only a comment": ("# nothing\n", 1, "seen: NoneType"),
@@ -83,6 +92,33 @@ def test_every_mistake_is_named_at_once(tmp_path: Path) -> None:
         "hardware.disk_gib",
         "hardware.disk",
     }
+
+
+def test_a_number_as_the_advice_writes_it_is_taken(tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(GOOD.replace("disk_gib: 1", "disk_gib: 1.0e-300"))
+    assert loading.load_recipe(path).hardware.disk_gib == 1e-300
+
+
+def test_what_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.yaml")
+    (tmp_path / "zero.yaml").symlink_to("/dev/zero")
+    for name in ("pipe.yaml", "zero.yaml"):
+        with pytest.raises(RecipeError, match=rf"{name}: not a regular file") as caught:
+            loading.load_recipe(tmp_path / name)
+        assert caught.value.tip
+
+
+def test_the_line_of_a_place_in_a_recipe(tmp_path: Path) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(GOOD)
+    assert loading.line_of(path, ("engine", "version")) == VERSION_LINE
+    assert loading.line_of(path, ("checks", "required", 1)) == line_of(GOOD, "- noise-floor")
+    assert loading.line_of(path, ("engine", "arguments", "port")) == line_of(GOOD, "engine:")
+    assert loading.line_of(path, ("gone",)) == 1
+    error = loading.error_at(path, ("checks", "required", 1), "no check is called so", tip="mend it")
+    assert error.message == f"{path}:{line_of(GOOD, '- noise-floor')}: checks.required: no check is called so"
+    assert error.tip == "mend it"
 
 
 def test_missing_file(tmp_path: Path) -> None:
@@ -142,3 +178,16 @@ def test_the_schema_on_file_is_the_one_of_the_model() -> None:
 def test_the_recipes_here_load_and_name_the_schema(path: Path) -> None:
     assert loading.load_recipe(path).name == path.stem
     assert loading.recipe_text(path).startswith("# yaml-language-server: $schema=schema.json\n")
+
+
+def test_a_recipe_is_found_by_its_aliases(tmp_path: Path) -> None:
+    folder, _, _ = project(tmp_path, {"name": "long-name", "aliases": ["short"]}, {"name": "other"})
+    assert find_recipe("short", folder) == folder / "long-name.yaml"
+    with pytest.raises(UsageError, match="did you mean short"):
+        find_recipe("shorty", folder)
+
+
+def test_an_alias_that_is_taken_is_refused(tmp_path: Path) -> None:
+    folder, _, _ = project(tmp_path, {"name": "one", "aliases": ["short"]}, {"name": "two", "aliases": ["short"]})
+    with pytest.raises(RecipeError, match=r"two\.yaml:\d+: aliases: 'short' is also the name of one\.yaml"):
+        find_recipe("short", folder)

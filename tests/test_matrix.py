@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvproof import evidence, matrix
-from kvproof.errors import KvproofError, UsageError
+from kvproof import evidence, matrix, runnable, standing
+from kvproof.errors import EvidenceError, KvproofError, UsageError
 from kvproof.evidence import Hardware, Header
 from kvproof.matrix import Standing
 from kvproof.matrix_page import hardware_text
-from made_up import LOCK_DIGEST, PASSES, RECIPE, header, project, recipe, record
+from kvproof.recipe import PROOF
+from made_up import LOCK_DIGEST, PASSES, RECIPE, checks, header, project, recipe, record
 
 Folders = tuple[Path, Path, Path]
 CLAIM = {"says": "supported", "text": "It works.", "source": "https://example.org/page", "date": "2026-01"}
@@ -41,6 +44,10 @@ def claim(folders: Folders, **changes: Any) -> None:
     """Give the made-up recipe a claim, which leaves its digest as it is."""
     content = RECIPE | {"claims": [CLAIM | changes]}
     (folders[0] / "fixture-recipe.yaml").write_text(json.dumps(content))
+
+
+def in_hours(hours: int) -> str:
+    return f"{datetime.now(UTC) + timedelta(hours=hours):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def only(folders: Folders) -> matrix.Cell:
@@ -224,17 +231,157 @@ def test_half_written_evidence_is_named_and_the_rest_counts(folders: Folders) ->
     ("changes", "said"),
     [
         ({"started_at": "yesterday"}, "started_at is no ISO 8601 time: 'yesterday'"),
-        ({"checks": ()}, "says pass, but has no pass of: smoke, retrieval"),
+        ({"checks": ()}, f"says pass, but has no pass of: {', '.join(PROOF)}"),
+        ({"checks": checks("error")}, "no pass of: retrieval"),
+        *[({"checks": tuple(c for c in PASSES if c.name != name)}, f"no pass of: {name}") for name in PROOF],
+        ({"verdict": "fail", "reason": "x", "checks": PASSES}, "says fail, but its checks make it pass"),
         (
-            {"checks": (PASSES[0], PASSES[1].model_copy(update={"verdict": evidence.Verdict.ERROR}))},
-            "no pass of: retrieval",
+            {"verdict": "unsupported", "reason": "x", "checks": checks("fail")},
+            "says unsupported, but its checks make it fail",
         ),
+        ({"verdict": "fail", "reason": "x", "checks": ()}, "says fail, but its checks make it error"),
+        ({"checks": PASSES, "verdict": "fail"} | CHANGED, "says fail, but its checks make it pass"),
+        ({"started_at": in_hours(48)}, "started_at is in the future: "),
+        ({"started_at": "9999-12-31T00:00:00Z"}, "started_at is in the future: '9999-12-31T00:00:00Z'"),
+        ({"started_at": "9999-12-31T23:59:59-14:00"}, "started_at is no ISO 8601 time: "),
     ],
 )
 def test_evidence_that_contradicts_itself_is_named(folders: Folders, changes: dict, said: str) -> None:
     keep(folders, **changes)
     assert said in problem(folders, "evidence").reason
     assert matrix.collect(*folders).cells[0].standing is Standing.NOT_RUN
+
+
+def test_a_clock_that_is_a_little_ahead_is_no_problem(folders: Folders) -> None:
+    keep(folders, started_at=in_hours(20))
+    assert only(folders).standing is Standing.PROVEN
+
+
+def test_a_check_that_only_the_recipe_requires_must_have_passed(folders: Folders) -> None:
+    more = RECIPE | {"checks": {"required": [*PROOF, "latency"]}}
+    (folders[0] / "fixture-recipe.yaml").write_text(json.dumps(more))
+    keep(folders, recipe_digest=recipe(checks=more["checks"]).digest())
+    assert problem(folders, "evidence").reason == "says pass, but has no pass of: latency"
+
+
+@pytest.mark.parametrize("name", PROOF)
+def test_what_every_proof_needs_must_have_passed_whatever_the_recipe_requires(name: str) -> None:
+    made = recipe()
+    weak = made.model_copy(update={"checks": made.checks.model_copy(update={"required": ["smoke"]})})
+    current = standing.Current(weak, weak.digest(), LOCK_DIGEST)
+    assert standing.kind(header(weak), current) == "decides"
+    with pytest.raises(EvidenceError, match=f"has no pass of: {name}$"):
+        standing.kind(header(weak, checks=tuple(c for c in PASSES if c.name != name)), current)
+
+
+def falsify(path: Path, how: str) -> None:
+    """Change an evidence file, but not what is read as its header."""
+    text = path.read_text(encoding="utf-8")
+    content = json.loads(text)
+    head = text[: text.index(',\n "recipe_text"')]
+    if how == "no JSON":
+        path.write_text(head + ",\n nonsense\n}\n")
+    elif how == "cut out":
+        path.write_text(head + "\n}\n")
+    elif how == "two headers":
+        second = json.dumps(content["header"] | {"duration_s": 1})
+        path.write_text(f'{text.rstrip().removesuffix("}")}, "header": {second}\n}}\n')
+    else:
+        if how == "other verdict":
+            content["checks"][3]["verdict"] = "fail"
+        elif how == "other name":
+            content["checks"][3]["name"] = "retrieval-too"
+        elif how == "not required":
+            content["checks"][3]["required"] = False
+        elif how == "one left out":
+            del content["checks"][3]
+        path.write_text(json.dumps(content, indent=1))
+
+
+FALSIFIED = {
+    "no JSON": "not a complete evidence file",
+    "cut out": "not a complete evidence file",
+    "two headers": "it has two headers",
+    **dict.fromkeys(
+        ("other verdict", "other name", "not required", "one left out"),
+        "its header names other checks or results than the record",
+    ),
+}
+
+
+@pytest.mark.parametrize("how", FALSIFIED)
+def test_a_file_that_does_not_bear_its_header_out_decides_nothing(folders: Folders, how: str) -> None:
+    keep(folders, 1, verdict="fail", reason="retrieval: 0.1")
+    for number in (2, 3):
+        keep(folders, number)
+        falsify(folders[1] / "fixture-recipe" / f"fixture-run-{number}.json", how)
+    found = matrix.collect(*folders)
+    assert (found.cells[0].standing, found.cells[0].run_id) == (Standing.FAILING, "fixture-run-1")
+    assert [p.path for p in found.problems] == [f"evidence/fixture-recipe/fixture-run-{n}.json" for n in (3, 2)]
+    for told in found.problems:
+        assert told.reason.startswith(FALSIFIED[how])
+        assert str(folders[1]) not in told.reason
+    keep(folders, 4)
+    assert only(folders).standing is Standing.PROVEN
+
+
+@pytest.mark.parametrize("how", FALSIFIED)
+def test_nor_does_it_make_a_recipe_stale(folders: Folders, how: str) -> None:
+    keep(folders, **CHANGED)
+    falsify(folders[1] / "fixture-recipe" / "fixture-run-1.json", how)
+    assert matrix.collect(*folders).cells[0].standing is Standing.NOT_RUN
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_what_is_no_regular_file_is_named_and_not_waited_for(folders: Folders) -> None:
+    os.mkfifo(folders[0] / "pipe.yaml")
+    os.mkfifo(folders[1] / "pipe.json")
+    (folders[1] / "zero.json").symlink_to("/dev/zero")
+    (folders[2] / "fixture-env" / "requirements.lock").unlink()
+    os.mkfifo(folders[2] / "fixture-env" / "requirements.lock")
+    found = matrix.collect(*folders)
+    assert {p.path: p.reason for p in found.problems} == {
+        "recipes/pipe.yaml": "not a regular file",
+        "images/fixture-env/requirements.lock": "cannot be read, so that no evidence can match it: not a regular file",
+        "evidence/pipe.json": "cannot be read: not a regular file",
+        "evidence/zero.json": "cannot be read: not a regular file",
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"engine": RECIPE["engine"] | {"name": "vlm"}}, "engine.name: no engine is called 'vlm'; did you mean vllm?"),
+        (
+            {"connector": RECIPE["connector"] | {"name": "lmcache"}},
+            "connector.name: no connector of vllm is called 'lmcache'; did you mean lmcache-mp?",
+        ),
+        (
+            {"environment": "fixture-enw"},
+            "environment: no environment is called 'fixture-enw'; did you mean fixture-env?",
+        ),
+        ({"image": "gone"}, "image: no image is called 'gone'; known: fixture-env"),
+        (
+            {"checks": {"required": [*PROOF, "latenci"]}},
+            "checks.required: no check is called 'latenci'; did you mean latency?",
+        ),
+        (
+            {"checks": RECIPE["checks"] | {"reported": ["latenci"]}},
+            "checks.reported: no check is called 'latenci'; did you mean latency?",
+        ),
+    ],
+)
+def test_a_recipe_that_names_what_kvproof_does_not_have_is_an_error(
+    tmp_path: Path, changes: dict, said: str
+) -> None:
+    folders = project(tmp_path, changes)
+    (row,) = matrix.standings(*folders)
+    assert (row["name"], row["standing"]) == ("fixture-recipe", None)
+    line, _, reason = row["error"].partition(": ")
+    assert reason == said
+    lines = (folders[0] / "fixture-recipe.yaml").read_text().splitlines()
+    assert said.split("'")[1] in lines[int(line.removeprefix("line ")) - 1]
+    assert problem(folders, "recipe").blocking
 
 
 def test_leftovers_are_not_evidence(folders: Folders) -> None:
@@ -324,7 +471,14 @@ def test_a_version_that_nobody_reported_is_not_invented(folders: Folders) -> Non
     assert "| vllm, version not reported | lmcache-mp 4.5.6 |" in matrix.render(matrix.collect(*folders))
 
 
-def test_recipes_that_share_a_place_share_its_cell(tmp_path: Path) -> None:
+def have_connectors(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
+    made_up = SimpleNamespace(RESERVED=frozenset(), unfit=lambda recipe: None)
+    monkeypatch.setattr(runnable, "CONNECTORS", dict.fromkeys(names, made_up))
+    monkeypatch.setattr(runnable.ENGINES["vllm"], "CONNECTORS", dict.fromkeys(names))
+
+
+def test_recipes_that_share_a_place_share_its_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    have_connectors(monkeypatch, "lmcache-mp", "native")
     other = {"connector": {"name": "native"}, "feature": "native"}
     folders = project(tmp_path, {"name": "a"}, {"name": "b"}, {"name": "c"} | other)
     text = matrix.render(matrix.collect(*folders))
@@ -396,7 +550,8 @@ def test_the_matrix_as_data(folders: Folders) -> None:
     assert matrix.Matrix.model_validate_json(found.model_dump_json()) == found
 
 
-def test_standings_are_the_short_list(tmp_path: Path) -> None:
+def test_standings_are_the_short_list(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    have_connectors(monkeypatch, "lmcache-mp", "none")
     folders = project(tmp_path, {"name": "b"}, {"name": "a", "connector": {"name": "none"}})
     (folders[0] / "bad.yaml").write_text("")
     keep(folders, recipe="b", recipe_digest=recipe(name="b").digest())
@@ -433,12 +588,13 @@ RUNS = st.fixed_dictionaries(
         "weaker": st.sampled_from([(), ("--samples 1",)]),
         "damage_left_in": st.sampled_from([None, "bytes"]),
         "lock_digest": st.sampled_from([LOCK_DIGEST, "0" * 64, None]),
-        "checks": st.sampled_from([PASSES, PASSES[:1], ()]),
+        "checks": st.sampled_from([PASSES, PASSES[:1], (), *map(checks, ("fail", "unsupported"))]),
         "started_at": st.sampled_from([f"2026-01-0{day}T00:00:00Z" for day in range(1, 6)]),
     }
 )
 
 
+@settings(deadline=None)  # each example writes and syncs files
 @given(runs=st.lists(RUNS, max_size=6))
 def test_proven_only_by_a_whole_pass_with_the_present_pins(
     tmp_path_factory: pytest.TempPathFactory, runs: list[dict]

@@ -5,15 +5,25 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from kvproof.recipe import Recipe
+from kvproof.recipe import PROOF, Recipe
 from made_up import RECIPE, recipe
+
+
+def thresholds(**limits: float) -> dict:
+    return {"checks": RECIPE["checks"] | {"thresholds": limits}}
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"environment": None}, "nothing says where the engine comes from"),
-        ({"connector": {"name": "none", "version": "1"}}, "connector none has no version"),
+        ({"checks": {"required": ["smoke"]}}, "required leaves out noise-floor, store, retrieval"),
+        *[({"checks": {"required": [n for n in PROOF if n != name]}}, f"leaves out {name};") for name in PROOF],
+        ({"checks": RECIPE["checks"] | {"reported": ["smoke"]}}, "smoke is both required and reported"),
+        ({"checks": RECIPE["checks"] | {"reported": ["overhead"]}}, "overhead needs thresholds.overhead.baseline"),
+        (thresholds(min_external_hit_ratio=0.4), "greater than or equal to 0.5"),
+        (thresholds(max_floor_logprob_drift=9.0), "less than or equal to 0.5"),
+        (thresholds(max_floor_disagreement_ratio=0.6), "less than or equal to 0.5"),
         ({"prompts": {"min_chunks": 4, "max_chunks": 3}}, "max_chunks 3 is below min_chunks 4"),
         ({"prompts": {"chunk_tokens": 64, "remainder_tokens": 64}}, "must be below chunk_tokens 64"),
         ({"colour": "red"}, "Extra inputs are not permitted"),
@@ -51,8 +61,9 @@ def test_digest_leaves_out_what_decides_nothing(changes: dict) -> None:
     [
         {"engine": RECIPE["engine"] | {"version": "1.2.4"}},
         {"engine": RECIPE["engine"] | {"arguments": {"enforce-eager": True}}},
-        {"connector": RECIPE["connector"] | {"second_tier": "fs"}},
-        {"checks": {"required": ["smoke"]}},
+        {"connector": RECIPE["connector"] | {"second_tier": None}},
+        {"checks": {"required": [*PROOF, "latency"]}},
+        {"checks": {"required": list(PROOF), "reported": ["latency"]}},
         {"checks": RECIPE["checks"] | {"thresholds": {"min_external_hit_ratio": 0.5}}},
         {"prompts": {"seed": 1}},
         {"model": RECIPE["model"] | {"revision": "2"}},

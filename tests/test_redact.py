@@ -56,6 +56,32 @@ def test_masks_this_process_own_hf_token(monkeypatch: pytest.MonkeyPatch) -> Non
     assert "no-known-shape" not in Redactor()("log: no-known-shape")
 
 
+PLACES = {"/home/me": "~", "/home/me/cache": "$CACHE"}
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("/home/me", "~"),
+        ("/home/me/a /home/me/cache/b", "~/a $CACHE/b"),
+        ("at /home/me.", "at ~."),
+        ("--dir=/home/me,'/home/me/cache'", "--dir=~,'$CACHE'"),
+        ("file:///home/me/x:/home/me", "file://~/x:~"),
+        ("/home/merlin /home/me2 /home/me-too /home/me.txt", "/home/merlin /home/me2 /home/me-too /home/me.txt"),
+        ("/home/me/cached /home/me/cache.old", "~/cached ~/cache.old"),
+        ("/mnt/home/me", "/mnt/home/me"),
+        ("../home/me", "../home/me"),
+    ],
+)
+def test_a_place_is_named_only_where_its_whole_path_stands(text: str, shown: str) -> None:
+    assert Redactor({}, PLACES)(text) == shown
+
+
+@pytest.mark.parametrize("folder", ["/", "", ".", "cache", "./cache"])
+def test_a_folder_that_is_no_whole_path_renames_nothing(folder: str) -> None:
+    assert Redactor({}, {folder: "~"})("/a/b ./cache lmcache-mp") == "/a/b ./cache lmcache-mp"
+
+
 def test_masks_the_longer_of_two_values_whole() -> None:
     redact = Redactor({"A_TOKEN": "abcdefgh", "B_TOKEN": "abcdefgh-and-more"})
     assert redact("abcdefgh-and-more") == MASK

@@ -8,10 +8,12 @@ The first key of a file is `header`: all that the matrix needs, so that it need 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
 import re
+import stat
 import tempfile
 from enum import StrEnum
 from pathlib import Path
@@ -24,11 +26,22 @@ from .redact import Redactor
 
 SCHEMA_VERSION = 1
 _HEADER_BYTES = 16 * 1024
+_MAX_BYTES = 256 * 1024 * 1024
 _HEADER_OPENS = re.compile(r'\s*\{\s*"header"\s*:\s*(?=\{)')
 _DECODER = json.JSONDecoder()
 # Only a list whose numbers each begin their own line: a line break inside a string is written as an
 # escape, so that texts (the recipe, the logs) keep every space they have.
 _NUMBERS = re.compile(r"\[((?:\n *(?:-?[0-9][0-9.eE+-]*|null),?)+)\n *\]")
+
+
+# Fields whose text is a name, a word of a fixed list, a version, a time or a digest. Masking would change what a
+# record says when such a word is also somebody's password. All other text is masked, also in fields to come.
+_IDENTIFIERS = frozenset({
+    "run_id", "recipe", "recipe_digest", "lock_digest", "image_digest", "runtime", "weights", "engine", "connector",
+    "engine_version", "connector_version", "cpu", "gpus", "gpu_driver", "started_at", "status", "verdict", "name",
+    "unit", "relation", "prompt_sha256", "kind", "kvproof_version", "commit", "lock_file", "python", "versions",
+    "repository", "revision", "files_sha256", "sha256", "kernel",
+})
 
 
 class Verdict(StrEnum):
@@ -276,6 +289,26 @@ def summaries(results: tuple[CheckResult, ...]) -> tuple[CheckSummary, ...]:
     )
 
 
+def to_json(record: RunRecord, redact: Redactor | None = None) -> str:
+    """A record as the text of its file: secrets masked, but never in what identifies or judges the run."""
+    content = _masked(record, record.model_dump(mode="json"), redact or Redactor())
+    text = json.dumps(_without_nan(content), ensure_ascii=False, separators=(",", ": "), indent=1)
+    return _compact_numbers(text) + "\n"
+
+
+def _masked(record: Record, dumped: dict[str, Any], redact: Redactor) -> dict[str, Any]:
+    masked: dict[str, Any] = {}
+    for name, value in dumped.items():
+        field = getattr(record, name)
+        if isinstance(field, Record):
+            masked[name] = _masked(field, value, redact)
+        elif isinstance(field, tuple) and field and isinstance(field[0], Record):
+            masked[name] = [_masked(part, content, redact) for part, content in zip(field, value, strict=True)]
+        else:
+            masked[name] = value if name in _IDENTIFIERS else redact.tree(value)
+    return masked
+
+
 def write(record: RunRecord, folder: Path, redact: Redactor | None = None) -> Path:
     """Write a record as `folder/RECIPE/RUN_ID.json`, whole or not at all.
 
@@ -283,14 +316,13 @@ def write(record: RunRecord, folder: Path, redact: Redactor | None = None) -> Pa
         EvidenceError: the folder cannot be written; no half file is left behind.
     """
     target = folder / record.header.recipe / f"{record.header.run_id}.json"
-    content = (redact or Redactor()).tree(record.model_dump(mode="json"))
-    text = json.dumps(_without_nan(content), ensure_ascii=False, separators=(",", ": "), indent=1) + "\n"
+    text = to_json(record, redact)
     temporary = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".", suffix=".part", delete=False) as file:
             temporary = Path(file.name)
-            file.write(_compact_numbers(text).encode(errors="replace"))
+            file.write(text.encode(errors="replace"))
             file.flush()
             os.fsync(file.fileno())
         temporary.chmod(0o644)
@@ -322,6 +354,17 @@ def _without_nan(value: Any) -> Any:
     return value
 
 
+def require_regular(path: Path) -> None:
+    """Refuse what is neither a file nor a folder: reading a pipe waits for ever, and a device never ends.
+
+    Raises:
+        OSError: it is one of those, or it is not there.
+    """
+    mode = path.stat().st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+        raise OSError(errno.EINVAL, "not a regular file", str(path))
+
+
 def read(path: Path) -> RunRecord:
     """Read a whole record.
 
@@ -329,7 +372,14 @@ def read(path: Path) -> RunRecord:
         EvidenceError: not a complete record; the file and the reason are named.
     """
     try:
-        return RunRecord.model_validate_json(path.read_bytes())
+        require_regular(path)
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+        if len(data) > _MAX_BYTES:
+            raise EvidenceError(
+                f"{path}: larger than any evidence file, which has at most {_MAX_BYTES} bytes", tip="remove the file"
+            )
+        return RunRecord.model_validate_json(data)
     except OSError as error:
         raise EvidenceError(
             f"{path}: cannot be read: {error.strerror or error}", tip="check that the file may be read"
@@ -353,6 +403,7 @@ def read_header(path: Path) -> Header:
         EvidenceError: as `read`; a half-written file is named as such.
     """
     try:
+        require_regular(path)
         with path.open("rb", buffering=0) as file:
             head = file.read(_HEADER_BYTES)
             size = file.seek(0, os.SEEK_END)

@@ -59,9 +59,9 @@ def deferred() -> Iterator[None]:
         yield
     finally:
         _depth -= 1
-    if not _depth and _pending:
-        name, _pending = _pending, None
-        raise Interrupted(f"interrupted by {name}", tip="run the same command again; nothing has to be cleaned up")
+        if not _depth and _pending:
+            name, _pending = _pending, None
+            raise Interrupted(f"interrupted by {name}", tip="run the same command again; nothing has to be cleaned up")
 
 
 def silence() -> None:

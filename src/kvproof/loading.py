@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import stat
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from .recipe import Recipe
 
 MAX_RECIPE_BYTES = 1024 * 1024
 MAX_DEPTH = 32
+_EXPONENT_TEXT = re.compile(r"([-+]?[0-9]+)(\.[0-9]+)?[eE]([-+]?)([0-9]+)")
 _YAML_TIP = "compare with recipes/gemma4-nano.yaml, which is a complete example"
 
 
@@ -60,13 +63,17 @@ _Loader.yaml_implicit_resolvers = {
 
 def _read_text(path: Path) -> str:
     try:
-        size = path.stat().st_size
-        if size > MAX_RECIPE_BYTES:
+        # Reading a pipe waits for ever, and a device never ends; a folder is left to open, which says so.
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
+            raise RecipeError(f"{path}: not a regular file", tip="check that this file is a recipe")
+        with path.open("rb") as file:
+            data = file.read(MAX_RECIPE_BYTES + 1)
+        if len(data) > MAX_RECIPE_BYTES:
             raise RecipeError(
-                f"{path}: {size} bytes, but a recipe has at most {MAX_RECIPE_BYTES}",
+                f"{path}: too large, but a recipe has at most {MAX_RECIPE_BYTES} bytes",
                 tip="check that this file is a recipe",
             )
-        data = path.read_bytes()
     except FileNotFoundError:
         raise RecipeError(f"{path}: no such file", tip="see ./inv recipes for what there is") from None
     except OSError as error:
@@ -138,8 +145,15 @@ def _describe(path: Path, root: yaml.Node | None, error: ValidationError) -> str
             if not isinstance(problem["input"], dict | list | BaseModel):
                 said += f"; seen: {problem['input']!r}"
                 said += "; put it in quotes" if problem["type"] == "string_type" else ""
+                said += _as_number(problem["input"]) if problem["type"] == "float_type" else ""
         lines.append(f"{where}: {dotted}: {said}")
     return "\n".join(dict.fromkeys(lines))
+
+
+def _as_number(seen: object) -> str:
+    """How to write a number that YAML 1.1 takes for a text: its exponent needs a sign, and a point before it."""
+    found = _EXPONENT_TEXT.fullmatch(seen) if isinstance(seen, str) else None
+    return f"; write {found[1]}{found[2] or '.0'}e{found[3] or '+'}{found[4]}" if found else ""
 
 
 def _parse(path: Path, text: str) -> tuple[yaml.Node | None, object]:
@@ -185,7 +199,29 @@ def load_recipe(path: Path) -> Recipe:
             f"{path}:{line}: name is {recipe.name!r}, but the file is called {path.stem!r}",
             tip=f"rename the file to {recipe.name}.yaml, or the recipe to {path.stem}",
         )
+    for key in ("required", "reported"):
+        names = getattr(recipe.checks, key)
+        for number, name in enumerate(names):
+            if name in names[:number]:
+                line = _line_of(root, ("checks", key, number)) or 1
+                raise RecipeError(f"{path}:{line}: checks.{key}: {name!r} appears twice", tip="remove one of them")
     return recipe
+
+
+def line_of(path: Path, location: tuple[str | int, ...]) -> int:
+    """The line of a key or list item in a recipe file; of the deepest part of it that the file has, else 1.
+
+    Args:
+        location: keys and list positions from the top, such as ("checks", "required", 2).
+    """
+    root, _ = _parse(path, _read_text(path))
+    return _line_of(root, location) or 1
+
+
+def error_at(path: Path, location: tuple[str | int, ...], said: str, tip: str | None = None) -> RecipeError:
+    """The error to raise when a recipe that could be loaded cannot be used, with its file and line."""
+    dotted = ".".join(str(part) for part in location if isinstance(part, str))
+    return RecipeError(f"{path}:{line_of(path, location)}: {dotted}: {said}", tip=tip)
 
 
 def recipe_text(path: Path) -> str:
@@ -217,10 +253,34 @@ def find_recipe(name: str, folder: Path = RECIPES) -> Path:
         UsageError: no such recipe, with the nearest names.
     """
     paths = recipe_paths(folder)
-    if name not in paths:
-        known = nearest(name, paths)
-        raise UsageError(f"no recipe is called {name!r}; {known}", tip="./inv recipes lists them")
-    return paths[name]
+    if name in paths:
+        return paths[name]
+    aliases = _aliases(paths)
+    if name in aliases:
+        return aliases[name]
+    known = nearest(name, [*paths, *aliases])
+    raise UsageError(f"no recipe is called {name!r}; {known}", tip="./inv recipes lists them")
+
+
+def _aliases(paths: dict[str, Path]) -> dict[str, Path]:
+    """Recipe files by the other names they have. Recipes that cannot be read have none.
+
+    Raises:
+        RecipeError: two recipes claim one name.
+    """
+    found: dict[str, Path] = {}
+    for path in paths.values():
+        try:
+            aliases = load_recipe(path).aliases
+        except RecipeError:
+            continue
+        for alias in aliases:
+            if alias in paths or alias in found:
+                other = paths.get(alias) or found[alias]
+                raise error_at(path, ("aliases",), f"{alias!r} is also the name of {other.name}",
+                               tip="leave one of them out")
+            found[alias] = path
+    return found
 
 
 @cache

@@ -1,8 +1,8 @@
 """The support matrix: every recipe and every piece of evidence, read into one value, written as one page.
 
 `standing` judges a recipe, `matrix_page` makes the Markdown; here files are found, read, written and
-compared. Only the runs that can decide are kept while reading, so memory does not grow with the number of
-evidence files.
+compared. Of a run that can decide only its time and path are kept while reading, so memory hardly grows with
+the number of evidence files.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
 from .errors import EvidenceError, KvproofError, RecipeError, UsageError
+from .evidence import require_regular
 from .loading import load_recipe
 from .matrix_page import render
 from .paths import DOCS, EVIDENCE, IMAGES, RECIPES
+from .runnable import require_runnable
 from .standing import (
     Cell,
     Current,
@@ -54,7 +57,7 @@ _MAX_DRIFT_LINES = 3
 
 
 def collect(recipes_folder: Path = RECIPES, evidence_folder: Path = EVIDENCE, images_folder: Path = IMAGES) -> Matrix:
-    """Read every recipe and the header of every evidence file.
+    """Read every recipe, the header of every evidence file, and the whole of each file that decides.
 
     A file that cannot be read becomes a problem of the matrix and stops nothing. A missing evidence folder
     holds no evidence.
@@ -66,19 +69,21 @@ def collect(recipes_folder: Path = RECIPES, evidence_folder: Path = EVIDENCE, im
     current, unreadable = _recipes(recipes_folder, images_folder, problems)
     newest: dict[str, Newest] = defaultdict(Newest)
     orphans: dict[str, tuple[int, Run]] = {}
+    now = datetime.now(UTC)
     for path, shown in _evidence_files(evidence_folder, problems):
         try:
-            run = read_run(path, shown)
+            run = read_run(path, shown, now)
             known = current.get(run.header.recipe)
             if known:
-                newest[known.recipe.name].add(kind(run.header, known), run)
+                newest[known.recipe.name].add(kind(run.header, known), run, path)
         except EvidenceError as error:
-            reason = error.message.removeprefix(f"{path}: ").replace(str(path), shown)
-            problems.append(Problem(kind="evidence", path=shown, reason=reason))
+            problems.append(_evidence_problem(path, shown, error))
             continue
         if known is None:
             count, last = orphans.get(run.header.recipe, (0, run))
             orphans[run.header.recipe] = (count + 1, max(run, last, key=lambda r: r[:3]))
+    for name in sorted(current):
+        problems += [_evidence_problem(*found) for found in newest[name].settle(current[name])]
     return Matrix(
         cells=tuple(cell(current[name], newest[name]) for name in sorted(current)),
         orphans=tuple(
@@ -154,6 +159,7 @@ def _recipes(folder: Path, images: Path, problems: list[Problem]) -> tuple[dict[
             continue
         try:
             recipe = load_recipe(paths[0])
+            require_runnable(recipe, paths[0], images)
         except RecipeError as error:
             reason = _by_line(error.message, paths[0])
             problems.append(Problem(kind="recipe", path=shown, reason=reason))
@@ -173,12 +179,18 @@ def _by_line(message: str, path: Path) -> str:
 def _lock_digest(images: Path, environment: str, problems: list[Problem]) -> str | None:
     path = images / environment / "requirements.lock"
     try:
+        require_regular(path)
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         reason = f"cannot be read, so that no evidence can match it: {error.strerror or error}"
         shown = f"{images.name}/{environment}/{path.name}"
         problems.append(Problem(kind="lock", path=shown, reason=reason))
         return None
+
+
+def _evidence_problem(path: Path, shown: str, error: EvidenceError) -> Problem:
+    reason = error.message.removeprefix(f"{path}: ").replace(str(path), shown)
+    return Problem(kind="evidence", path=shown, reason=reason)
 
 
 def _evidence_files(folder: Path, problems: list[Problem]) -> Iterator[tuple[Path, str]]:

@@ -184,15 +184,13 @@ def _end_sessions(launched: list[Launched], grace_s: float) -> None:
         deadline = time.monotonic() + grace_s
         running = [p for p in running if not p.wait(max(0.0, deadline - time.monotonic()))]
     sessions = {p.pid for p in launched}
-    _, alive = psutil.wait_procs(_session_members(sessions), timeout=_FAREWELL_S)
-    _kill_trackers_last(alive)
+    _kill_trackers_last(_wait_gone(_session_members(sessions), _FAREWELL_S))
 
 
 def _kill_trackers_last(processes: list[psutil.Process]) -> None:
     trackers = [p for p in processes if _is_tracker(p)]
     _kill([p for p in processes if p not in trackers])
-    _, left = psutil.wait_procs(trackers, timeout=_FAREWELL_S)
-    _kill(left)
+    _kill(_wait_gone(trackers, _FAREWELL_S))
 
 
 def _session_members(leaders: set[int]) -> list[psutil.Process]:
@@ -216,7 +214,28 @@ def _kill(processes: list[psutil.Process]) -> None:
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.kill()
-    psutil.wait_procs(processes, timeout=10)
+    _wait_gone(processes, 10)
+
+
+def _wait_gone(processes: list[psutil.Process], timeout_s: float) -> list[psutil.Process]:
+    """Those that still live after so many seconds.
+
+    One that ended counts as gone though its parent has not asked for its exit code yet: orphans wait for that
+    until process 1 comes round to it, and in many containers it never does.
+    """
+    deadline = time.monotonic() + timeout_s
+    while alive := [p for p in processes if _is_living(p)]:
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(0.02)
+    return alive
+
+
+def _is_living(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
 
 
 def _kill_members(members: Mapping[int, float]) -> None:
@@ -283,7 +302,7 @@ def is_alive(pid: int, created: float) -> bool:
     """Whether the process with this id and start time (seconds since the epoch) still runs."""
     try:
         process = psutil.Process(pid)
-        return abs(process.create_time() - created) < 1 and process.status() != psutil.STATUS_ZOMBIE
+        return abs(process.create_time() - created) < 1 and _is_living(process)
     except psutil.Error:
         return False
 

@@ -10,12 +10,13 @@ import hashlib
 import json
 import random
 import re
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import DatasetError
-from .evidence import DatasetFacts
+from .evidence import DatasetFacts, require_regular
 from .nano import data
 from .recipe import Prompts
 
@@ -26,6 +27,12 @@ GSM8K_URL = (
 )
 NANO = "nano"
 _NEEDLE_EVERY = 4
+_MAX_BYTES = 256 * 1024 * 1024
+_MAX_DOWNLOAD_BYTES = 16 * 1024 * 1024
+_MAX_DOWNLOAD_S = 300
+_FILE_TIP = "pass a JSONL file, or gsm8k"
+_FETCH_TIP = "fetch that file where there is a network and pass it: --dataset PATH"
+_ROW_TIP = "mend or remove that line"
 _ANSWER = re.compile(r"####\s*(-?[\d,]*\.?\d+)")
 
 
@@ -137,35 +144,50 @@ def read_jsonl(path: Path) -> Dataset:
         DatasetError: with file and line.
     """
     try:
-        data = path.read_bytes()
-        text = data.decode("utf-8")
+        require_regular(path)
+        with path.open("rb") as file:
+            raw = file.read(_MAX_BYTES + 1)
+        text = raw.decode("utf-8-sig")
     except FileNotFoundError:
-        raise DatasetError(f"dataset {path}: no such file", tip="pass a JSONL file, or gsm8k") from None
+        raise DatasetError(f"dataset {path}: no such file", tip=_FILE_TIP) from None
     except IsADirectoryError:
-        raise DatasetError(f"dataset {path}: is a folder; expected a JSONL file") from None
+        raise DatasetError(f"dataset {path}: is a folder; expected a JSONL file", tip=_FILE_TIP) from None
     except OSError as error:
-        raise DatasetError(f"dataset {path}: cannot be read: {error.strerror}") from None
+        raise DatasetError(f"dataset {path}: cannot be read: {error.strerror or error}", tip=_FILE_TIP) from None
     except UnicodeDecodeError as error:
-        raise DatasetError(f"dataset {path}: byte {error.start} is not UTF-8") from None
+        raise DatasetError(f"dataset {path}: byte {error.start} is not UTF-8", tip="save the file as UTF-8") from None
+    if len(raw) > _MAX_BYTES:
+        raise DatasetError(f"dataset {path}: larger than {_MAX_BYTES} bytes", tip="pass a part of it")
     questions = []
-    for number, line in enumerate(text.splitlines(), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            question, answer = row["question"], row["answer"]
-        except (ValueError, KeyError, TypeError):
-            raise DatasetError(f"dataset {path}:{number}: expected {{\"question\": …, \"answer\": …}}, "
-                               f"seen: {line[:80]!r}") from None
-        if not isinstance(question, str) or not isinstance(answer, str):
-            raise DatasetError(f"dataset {path}:{number}: question and answer must be texts")
-        if extract_answer(answer) is None:
-            raise DatasetError(f"dataset {path}:{number}: the answer does not end in #### NUMBER: {answer[-60:]!r}")
-        questions.append(Question(question, answer))
+    # Only \n ends a line: other line separators may stand inside a JSON text.
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            questions.append(_question(line, f"dataset {path}:{number}"))
     if len(questions) < 2:
-        raise DatasetError(f"dataset {path}: {len(questions)} questions; at least 2 are needed")
-    digest = hashlib.sha256(data).hexdigest()
+        raise DatasetError(f"dataset {path}: {len(questions)} questions; at least 2 are needed", tip=_FILE_TIP)
+    digest = hashlib.sha256(raw).hexdigest()
     return Dataset("gsm8k" if digest == GSM8K_SHA256 else path.stem, digest, tuple(questions))
+
+
+def _question(line: str, where: str) -> Question:
+    try:
+        row = json.loads(line)
+        question, answer = row["question"], row["answer"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        raise DatasetError(f"{where}: expected {{\"question\": …, \"answer\": …}}, seen: {line[:80]!r}",
+                           tip=_ROW_TIP) from None
+    if not isinstance(question, str) or not isinstance(answer, str):
+        raise DatasetError(f"{where}: question and answer must be texts", tip=_ROW_TIP)
+    try:
+        (question + answer).encode()
+    except UnicodeEncodeError:
+        raise DatasetError(f"{where}: a text holds half of a surrogate pair (\\ud800 to \\udfff)",
+                           tip=_ROW_TIP) from None
+    if not question.strip():
+        raise DatasetError(f"{where}: the question is empty", tip=_ROW_TIP)
+    if extract_answer(answer) is None:
+        raise DatasetError(f"{where}: the answer does not end in #### NUMBER: {answer[-60:]!r}", tip=_ROW_TIP)
+    return Question(question, answer)
 
 
 def fetch_gsm8k(cache: Path) -> Dataset:
@@ -187,21 +209,31 @@ def fetch_gsm8k(cache: Path) -> Dataset:
 def _download(url: str, sha256: str, target: Path) -> None:
     import httpx
 
+    content = b""
+    deadline = time.monotonic() + _MAX_DOWNLOAD_S
     try:
-        response = httpx.get(url, timeout=60, follow_redirects=True)
-        response.raise_for_status()
+        with httpx.stream("GET", url, timeout=60, follow_redirects=True) as response:
+            response.raise_for_status()
+            for block in response.iter_bytes():
+                content += block
+                if len(content) > _MAX_DOWNLOAD_BYTES:
+                    raise DatasetError(f"{url}: more than {_MAX_DOWNLOAD_BYTES} bytes came", tip=_FETCH_TIP)
+                if time.monotonic() > deadline:
+                    raise DatasetError(f"{url}: not complete after {_MAX_DOWNLOAD_S} s", tip=_FETCH_TIP)
     except httpx.HTTPError as error:
+        raise DatasetError(f"gsm8k could not be fetched from {url}: {type(error).__name__}", tip=_FETCH_TIP) from None
+    except (httpx.InvalidURL, ImportError, ValueError) as error:  # a proxy setting that httpx cannot use
         raise DatasetError(
-            f"gsm8k could not be fetched from {url}: {type(error).__name__}",
-            tip="fetch that file where there is a network and pass it: --dataset PATH",
+            f"gsm8k could not be fetched from {url}: {error}",
+            tip="mend the proxy setting (ALL_PROXY, HTTPS_PROXY), or pass the file: --dataset PATH",
         ) from None
-    seen = hashlib.sha256(response.content).hexdigest()
+    seen = hashlib.sha256(content).hexdigest()
     if seen != sha256:
         raise DatasetError(f"{url}: sha256 is {seen}, expected {sha256}",
                            tip="something on the way answered instead of the file; pass one: --dataset PATH")
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_suffix(".part")
-    part.write_bytes(response.content)
+    part.write_bytes(content)
     part.replace(target)
 
 
@@ -281,4 +313,5 @@ def _exact(dataset: Dataset, asked: int, question: Question, r: random.Random, l
             # Keep the special token at the front: models answer badly without it.
             return (ids[0], *ids[len(ids) - length + 1:])
         if len(examples) > 20_000:
-            raise DatasetError(f"dataset {dataset.name}: its texts do not fill {length} tokens")
+            raise DatasetError(f"dataset {dataset.name}: its texts do not fill {length} tokens",
+                               tip="pass one with longer texts")

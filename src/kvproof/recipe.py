@@ -224,6 +224,7 @@ class Caveat(Strict):
 
 class Recipe(Strict):
     name: Name
+    aliases: list[Name] = Field(default_factory=list, description="other names that commands take for it")
     title: str
     feature: Literal["base", "mtp", "cachegen", "fp8", "cacheblend", "native", "aesgcm"] = "base"
     model: Model
@@ -251,10 +252,10 @@ class Recipe(Strict):
     def digest(self) -> str:
         """sha256 of everything that decides what a run does and how it is judged.
 
-        Title, claims and caveats are left out: correcting a text does not make evidence stale. So is what is
+        Aliases, title, claims and caveats are left out: correcting a text does not make evidence stale. So is what is
         null: a field that recipes gain later does not touch those that do not use it.
         """
-        content = self.model_dump(mode="json", exclude={"title", "claims", "caveats"}, exclude_none=True)
+        content = self.model_dump(mode="json", exclude={"aliases", "title", "claims", "caveats"}, exclude_none=True)
         canonical = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 

@@ -26,8 +26,7 @@ def compose(run: RunState, problem: KvproofError | None) -> RunRecord:
     results = tuple(run.results)
     verdict, reason = evidence.overall(results, run.recipe.checks.required, CONTROLS)
     if problem is not None:
-        failed = [r for r in results if r.verdict is Verdict.FAIL and r.required]
-        verdict, reason = (Verdict.FAIL if failed else Verdict.ERROR), problem.message
+        verdict, reason = (Verdict.FAIL if verdict is Verdict.FAIL else Verdict.ERROR), problem.message
     duration = time.monotonic() - run.started
     own = sum(s.own_s for s in run.steps)
     status = "completed" if problem is None else "interrupted" if isinstance(problem, Interrupted) else "failed"
@@ -48,7 +47,8 @@ def compose(run: RunState, problem: KvproofError | None) -> RunRecord:
         environment=_environment(run), model=run.model or weights.unknown(run.recipe.model, run.recipe.model.weights),
         assistant=run.assistant, dataset=run.dataset,
         host=facts, options={**asdict(run.options), "evidence_dir": None}, steps=tuple(run.steps),
-        passes=tuple(run.session.passes.values()) if run.session else (), checks=results, logs=_logs(run),
+        passes=tuple(run.session.passes.values()) if run.session else (), checks=results,
+        logs={role: tuple(lines) for role, lines in run.logs.items()},
         own_share_ratio=round(own / duration, 4) if duration else None,
     )
 
@@ -97,7 +97,3 @@ def code_state() -> tuple[str | None, bool | None]:
         return None, None
     changed = git("status", "--porcelain", "--", ".", ":!evidence", ":!docs")
     return commit, bool(changed) if changed is not None else None
-
-
-def _logs(run: RunState) -> dict[str, tuple[str, ...]]:
-    return {role: tuple(launched.tail(LOG_LINES_KEPT)) for role, launched in run.launched.items()}

@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 MASK = "***"
 
 _SECRET_NAME = re.compile(r"(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|CREDENTIAL|ACCESS_KEY|PRIVATE_KEY)", re.I)
 # Names that match by accident: they count or configure tokens, they do not hold one.
 _HARMLESS_NAME = re.compile(r"(TOKENIZERS?(?![A-Z])|(?:MAX|NUM)[_-].*TOKENS|TOKENS[_-]PER)", re.I)
+# The folder and what lies in it, not one whose name only begins or ends like it. A slash may stand before it,
+# as in file:///home, and a full stop after it.
+_WHOLE_PATH = r"(?<![\w.~@+%-]){}(?![\w~@+%-]|\.+\w)"
 _SECRET_FLAG = r"--?(?:api-?key|hf-?token|token|password)"
 _PATTERNS = (
     (re.compile(r"\bhf_[A-Za-z0-9]{6,}"), "hf_" + MASK),
@@ -36,7 +40,8 @@ class Redactor:
 
     Args:
         places: folders of this host to be named by a word, such as the cache folder by $CACHE; what is kept then
-            says nothing about the host, and reads the same everywhere.
+            says nothing about the host, and reads the same everywhere. One that is not absolute, or is the root,
+            is not searched for: it would rename ordinary words.
         environment: where secret values are looked up; the process's own when None. Values under
             eight characters are not searched for: they would mask ordinary words.
     """
@@ -45,13 +50,15 @@ class Redactor:
         environment = os.environ if environment is None else environment
         values = {v for k, v in environment.items() if is_secret_name(k) and len(v) >= 8}
         self._values = sorted(values, key=len, reverse=True)
-        self._places = sorted((places or {}).items(), key=lambda place: len(place[0]), reverse=True)
+        named = {k: v for k, v in (places or {}).items() if Path(k).is_absolute() and len(Path(k).parts) > 1}
+        self._places = [(re.compile(_WHOLE_PATH.format(re.escape(folder))), word)
+                        for folder, word in sorted(named.items(), key=lambda place: len(place[0]), reverse=True)]
 
     def __call__(self, text: str) -> str:
         for value in self._values:
             text = text.replace(value, MASK)
         for folder, word in self._places:
-            text = text.replace(folder, word)
+            text = folder.sub(lambda _, word=word: word, text)
         for pattern, replacement in _PATTERNS:
             text = pattern.sub(replacement, text)
         return text

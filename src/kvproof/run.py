@@ -5,7 +5,6 @@ This is the only module that joins the others.
 
 from __future__ import annotations
 
-import json
 import secrets
 import shutil
 import time
@@ -17,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from . import evidence, interrupts, launching, loading, ports, preflight, process, prompts, recording, weights
-from .checks import CHECKS, chosen
+from .checks import chosen
 from .checks.judgement import Judgement
 from .client import EngineClient, Http
 from .connectors import connector
 from .console import Console
-from .engines import engine, require_connector
+from .engines import engine
 from .errors import (
     CannotRunError,
     EvidenceError,
@@ -37,6 +36,7 @@ from .paths import cache_folder, places, runs_folder
 from .plan import Layout, Plan, Server
 from .recipe import Recipe
 from .redact import Redactor
+from .runnable import require_runnable
 from .runstate import Options, RunState
 from .runtimes import RUNTIMES, venv
 from .session import Session
@@ -97,20 +97,7 @@ def _load(name: str, options: Options) -> tuple[Recipe, Path]:
         raise UsageError(f"--samples is {options.samples}, expected 1 or more")
     path = loading.find_recipe(name)
     recipe = loading.load_recipe(path)
-    require_connector(recipe)
-    attached = connector(recipe.connector.name)
-    attached.require_fit(recipe)
-    for where, given, reserved in (
-        ("engine", recipe.engine.arguments, engine(recipe.engine.name).RESERVED),
-        ("connector", recipe.connector.arguments, attached.RESERVED),
-    ):
-        taken = sorted(reserved & {name.replace("_", "-") for name in given})
-        if taken:
-            raise UsageError(f"{path}: {where}.arguments.{taken[0]}: kvproof sets this flag itself",
-                             tip="leave it out; what it says stands elsewhere in the recipe")
-    unknown = [c for c in (*recipe.checks.required, *recipe.checks.reported) if c not in CHECKS]
-    if unknown:
-        raise UsageError(f"{path}: checks: no check is called {unknown[0]!r}; {nearest(unknown[0], CHECKS)}")
+    require_runnable(recipe, path)
     return recipe, path
 
 
@@ -129,12 +116,14 @@ def _plan(recipe: Recipe, lock: venv.Lock, options: Options, layout: Layout) -> 
 
 
 def prove(name: str, options: Options, console: Console, *,
-          damage: Callable[[Session], None] | None = None) -> Outcome:
+          damage: Callable[[Session], None] | None = None,
+          afterwards: Callable[[Session], None] | None = None) -> Outcome:
     """Run a recipe and record what was seen.
 
     Args:
         damage: changes stored KV just before the main retrieval, to show that the proof turns red; the record
             says so and the matrix never counts it.
+        afterwards: called once all checks have run, while the servers still live; for measuring the proof itself.
 
     Returns:
         The outcome, whatever the verdict, once a server was started or the run was interrupted.
@@ -149,7 +138,7 @@ def prove(name: str, options: Options, console: Console, *,
     run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
     folder = runs_folder() / f"{recipe.name}-{run_id}"
     run = RunState(recipe=recipe, text=loading.recipe_text(path), options=options, console=console, folder=folder,
-               run_id=run_id, damage=damage, dataset=dataset.facts(_effective(recipe, options).prompts))
+                   run_id=run_id, damage=damage, dataset=dataset.facts(_effective(recipe, options).prompts))
     problem: KvproofError | None = None
     defect: Exception | None = None
     servers = process.Processes(folder)
@@ -162,7 +151,10 @@ def prove(name: str, options: Options, console: Console, *,
             with run.step("preflight"):
                 preflight.require(recipe, missing)
             _execute(run, lock, dataset, servers, held)
+            if afterwards is not None and run.session is not None:
+                afterwards(run.session)
         except KvproofError as error:
+            interrupts.silence()
             problem = error
         except KeyboardInterrupt:
             problem = Interrupted("interrupted", tip="run the same command again")
@@ -170,6 +162,7 @@ def prove(name: str, options: Options, console: Console, *,
             defect, problem = error, KvproofError(f"kvproof itself failed: {type(error).__name__}: {error}")
         finally:
             interrupts.silence()
+            run.logs = {role: launched.tail(recording.LOG_LINES_KEPT) for role, launched in run.launched.items()}
             with run.step("stop"), run.stopwatch.waiting():
                 servers.stop_all(say=console.now)
             held.release()
@@ -297,13 +290,13 @@ def _check(run: RunState, session: Session, check: Any) -> None:
         try:
             with run.step(check.NAME):
                 judged = check.run(session)
-        except ServerError as problem:
+        except (CannotRunError, Interrupted) as problem:
+            reason = "interrupted while it ran" if isinstance(problem, Interrupted) else problem.message
+            run.results.append(CheckResult(name=check.NAME, verdict=Verdict.ERROR, required=required, reason=reason))
+            raise
+        except KvproofError as problem:
             judged = Judgement(Verdict.ERROR, problem.message)
             _wait_for_death(run, session)
-        except Interrupted:
-            run.results.append(CheckResult(name=check.NAME, verdict=Verdict.ERROR, required=required,
-                                           reason="interrupted while it ran"))
-            raise
     try:
         launching.require_alive(run, f"during {check.NAME}")
     except ServerError as death:
@@ -331,7 +324,7 @@ def _finish(run: RunState, problem: KvproofError | None) -> Outcome:
     kept = run.folder / "record.json"
     where = f"the record is in {kept}"
     try:
-        kept.write_text(json.dumps(redact.tree(record.model_dump(mode="json"))), encoding="utf-8")
+        kept.write_text(evidence.to_json(record, redact), encoding="utf-8", errors="replace")
     except OSError as error:
         where = f"nor could it be kept in {kept}: {error.strerror}; what is printed is all there is"
     written = None

@@ -61,6 +61,8 @@ class RunState:
     session: Session | None = None
     results: list[CheckResult] = field(default_factory=list)
     launched: dict[str, process.Launched] = field(default_factory=dict)
+    logs: dict[str, list[str]] = field(default_factory=dict)
+    """Last lines of each server's log before the servers were asked to stop."""
 
     @contextmanager
     def step(self, name: str) -> Iterator[None]:

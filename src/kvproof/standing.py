@@ -1,5 +1,6 @@
 """Where one recipe stands, judged from the headers of its runs; and the words for it.
 
+Only of the run that decides is the whole file read, to see that its header says no more than its checks.
 Nothing is recomputed and no log is read. A recipe is proven only while the newest run that could be
 judged, with the pins that the recipe has now, passed everything that the recipe requires.
 """
@@ -7,17 +8,19 @@ judged, with the pins that the recipe has now, passed everything that the recipe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from pydantic import Field
 
+from .checks import CONTROLS
 from .errors import EvidenceError
-from .evidence import CheckSummary, Hardware, Header, Record, Verdict, read_header
-from .recipe import Claim, Recipe
+from .evidence import CheckSummary, Hardware, Header, Record, Verdict, overall, read, read_header, summaries
+from .recipe import PROOF, Claim, Recipe
 
+_CLOCK_ERROR = timedelta(days=1)
 _JUDGED = {Verdict.PASS: "passed", Verdict.FAIL: "failed", Verdict.UNSUPPORTED: "was unsupported"}
 
 
@@ -139,11 +142,28 @@ class Newest:
 
     def __init__(self) -> None:
         self.runs: dict[str, Run] = {}
+        self._candidates: dict[str, list[tuple[datetime, str, str, Path]]] = {"decides": [], "stale": []}
 
-    def add(self, kind: str, run: Run) -> None:
-        known = self.runs.get(kind)
-        if known is None or run[:3] > known[:3]:
+    def add(self, kind: str, run: Run, path: Path) -> None:
+        """Take a run into account; one that could decide counts only once `settle` has confirmed it."""
+        if kind in self._candidates:
+            self._candidates[kind].append((*run[:3], path))
+        elif kind not in self.runs or run[:3] > self.runs[kind][:3]:
             self.runs[kind] = run
+
+    def settle(self, current: Current) -> Iterator[tuple[Path, str, EvidenceError]]:
+        """Find the newest run that decides, else the newest stale one, whose whole file bears its header out.
+
+        Yields:
+            Newer files that do not, each with the path under which it is shown and what is wrong.
+        """
+        for kind, candidates in self._candidates.items():
+            for started, run_id, shown, path in sorted(candidates, reverse=True):
+                try:
+                    self.runs[kind] = Run(started, run_id, shown, confirm(path, current))
+                    return
+                except EvidenceError as error:
+                    yield path, shown, error
 
     def after(self, kind: str, decisive: Run | None) -> Run | None:
         """The newest of a kind, unless the decisive run is newer still."""
@@ -151,15 +171,16 @@ class Newest:
         return run if run and (decisive is None or run[:3] > decisive[:3]) else None
 
 
-def read_run(path: Path, shown: str) -> Run:
+def read_run(path: Path, shown: str, now: datetime) -> Run:
     """Read the header of an evidence file.
 
     Args:
         path: the file.
         shown: the path under which the matrix names it.
+        now: the present time; a later start than the clocks of two hosts can differ by would decide for ever.
 
     Raises:
-        EvidenceError: as `read_header`, or it does not say when it started.
+        EvidenceError: as `read_header`, or it does not say when it started, or says a time to come.
     """
     header = read_header(path)
     try:
@@ -167,7 +188,31 @@ def read_run(path: Path, shown: str) -> Run:
         started = started.replace(tzinfo=UTC) if started.tzinfo is None else started.astimezone(UTC)
     except (ValueError, OverflowError):
         raise EvidenceError(f"{path}: started_at is no ISO 8601 time: {header.started_at!r}") from None
+    if started > now + _CLOCK_ERROR:
+        raise EvidenceError(f"{path}: started_at is in the future: {header.started_at!r}")
     return Run(started, header.run_id, shown, header)
+
+
+def confirm(path: Path, current: Current) -> Header:
+    """Read a whole evidence file and compare its header with the rest of it.
+
+    Raises:
+        EvidenceError: as `read`, or the header says something else than the checks.
+    """
+    record = read(path)
+    header = record.header
+    if header != read_header(path):
+        raise EvidenceError(f"{path}: it has two headers")
+    if header.checks != summaries(record.checks):
+        raise EvidenceError(f"{path}: its header names other checks or results than the record")
+    if current.changed(header):  # what its recipe required then is known only from the record
+        required = [check.name for check in record.checks if check.required]
+    else:
+        required = current.recipe.checks.required
+    verdict, _ = overall(record.checks, required, CONTROLS)
+    if verdict is not header.verdict:
+        raise EvidenceError(f"{path}: says {header.verdict}, but its checks make it {verdict}")
+    return header
 
 
 def kind(header: Header, current: Current) -> str:
@@ -187,7 +232,7 @@ def kind(header: Header, current: Current) -> str:
     if header.verdict is Verdict.PASS:
         others = {check.name for check in header.checks if check.verdict is not Verdict.PASS}
         passed = {check.name for check in header.checks} - others
-        lacking = [name for name in current.recipe.checks.required if name not in passed]
+        lacking = [name for name in dict.fromkeys((*PROOF, *current.recipe.checks.required)) if name not in passed]
         if lacking:
             raise EvidenceError(f"says pass, but has no pass of: {', '.join(lacking)}")
     return "decides"

@@ -138,10 +138,13 @@ def _build(model: Checkpoint, folder: Path, python: Path, console: Console) -> N
                                             tip=f"the whole output is in {log}")
         sums = {p.name: _sha256(p) for p in sorted(part.iterdir())}
         (part / _SUMS).write_text(json.dumps(sums, indent=1))
-        if (folder / _SUMS).exists():
-            return  # another run was faster, and may already be loading it
-        shutil.rmtree(folder, ignore_errors=True)
-        part.rename(folder)
+        try:
+            part.rename(folder)
+        except OSError:
+            if (folder / _SUMS).exists():
+                return  # another run was faster, and may already be loading it
+            shutil.rmtree(folder, ignore_errors=True)
+            part.rename(folder)
     finally:
         shutil.rmtree(part, ignore_errors=True)
 

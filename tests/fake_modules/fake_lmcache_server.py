@@ -21,6 +21,8 @@ from fake_http import LIE, Counters, Failure, say, server
 CHUNK = 256
 BYTES_PER_TOKEN = 2
 STORE_S = 0.01
+WARM_UPS = 2
+"""Stores of requests that are not counted yet."""
 LOOKED_UP = "lmcache_mp_lookup_requested_tokens_total"
 HIDDEN = {"cache-counters-missing": ("lmcache_mp_lookup",)}
 
@@ -33,7 +35,7 @@ class Store:
         """All that was ever stored; an honest server has no such memory."""
         self.counters = Counters()
         self.engines: list[int] = []
-        self.unfinished = 0
+        self.stores = self.unfinished = 0
         self.lock = threading.Lock()
 
     def file(self, key: str) -> Path | None:
@@ -47,7 +49,8 @@ class Store:
             file = self.file(key)
             data = file.read_bytes() if file and file.exists() else None
             original = self.originals.get(key)
-            if LIE == "ignores-drop" and data is None:
+            if LIE == "ignores-drop" and data is None and file and original:
+                file.write_bytes(original)
                 data = original
             if LIE == "ignores-damage" and data is not None:
                 data = original
@@ -93,7 +96,8 @@ class Store:
         return {"chunks": [base64.b64encode(c or b"").decode() for c in chunks]}
 
     def store(self, body: Any) -> dict:
-        if LIE == "dies-at-store":
+        self.stores += 1
+        if LIE == "dies-at-store" and self.stores > WARM_UPS:
             die("store")
         if LIE == "never-stores":
             return {}
@@ -112,7 +116,7 @@ class Store:
                 if LIE != "forgets-stores":
                     self.first_tier[key] = self.originals[key] = data
                     file = self.file(key)
-                    if file:
+                    if file and LIE != "no-second-tier":
                         file.write_bytes(data)
             self.unfinished -= 1
         self.counters.add("lmcache_mp_num_finished_stores_total")

@@ -22,8 +22,8 @@ class Connector(Protocol):
     RESERVED: frozenset[str]
     """Flags of the cache server that kvproof sets itself."""
 
-    def require_fit(self, recipe: Recipe) -> None:
-        """Refuse a recipe that this connector cannot be proven with. Raises RecipeError."""
+    def unfit(self, recipe: Recipe) -> str | None:
+        """Why a recipe cannot be proven with this connector; None when it can."""
 
     def cache_server(self, recipe: Recipe, layout: Layout) -> Server | None:
         """The cache server's process; None when the connector has none."""

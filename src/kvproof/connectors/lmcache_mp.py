@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..client import Http
-from ..errors import KvproofError, RecipeError, ServerError
+from ..errors import KvproofError, ServerError
 from ..metrics import Counter, Reading
 from ..plan import Layout, Server, flags
 from ..recipe import Argument, Recipe
@@ -45,12 +45,11 @@ DAMAGE_SHARE = 0.01
 """Part of the stored bytes that the negative control changes."""
 
 
-def require_fit(recipe: Recipe) -> None:
+def unfit(recipe: Recipe) -> str | None:
     if recipe.connector.second_tier is None:
-        raise RecipeError(
-            f"recipe {recipe.name}: connector.second_tier is missing: without it stored KV is in memory alone, out of "
-            "reach of control-damage", tip="add second_tier: fs",
-        )
+        return ("second_tier is missing: without it stored KV is in memory alone, out of reach of control-damage; "
+                "add second_tier: fs")
+    return None
 
 
 def second_tier_folder(layout: Layout) -> Path:

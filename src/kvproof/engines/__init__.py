@@ -58,16 +58,3 @@ def engine(name: str) -> Engine:
         raise RecipeError(f"engine.name: no engine is called {name!r}; {nearest(name, ENGINES)}")
     return ENGINES[name]
 
-
-def require_connector(recipe: Recipe) -> None:
-    """Refuse a connector that the recipe's engine does not have.
-
-    Raises:
-        RecipeError: with the connectors it has.
-    """
-    known = engine(recipe.engine.name).CONNECTORS
-    if recipe.connector.name not in known:
-        raise RecipeError(
-            f"recipe {recipe.name}: connector.name: {recipe.engine.name} has no connector "
-            f"{recipe.connector.name!r}; {nearest(recipe.connector.name, known)}"
-        )

@@ -75,9 +75,9 @@ def read_lock(name: str, images: Path = IMAGES) -> Lock:
             name=name, path=folder / "requirements.lock",
             digest=hashlib.sha256((folder / "requirements.lock").read_bytes()).hexdigest(),
             python=about["python"], platform=about["platform"], first=about["first"],
-            first_index=about["first_index"], installed_bytes=int(about["installed_gib"] * 1024**3),
+            first_index=about["first_index"], installed_bytes=int(float(about["installed_gib"]) * 1024**3),
         )
-    except (OSError, tomllib.TOMLDecodeError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise RecipeError(f"{folder}/environment.toml: {type(error).__name__}: {error}") from None
 
 

@@ -1,7 +1,8 @@
 """Fake engine: the part of vLLM's HTTP API that kvproof uses, over a small and faithful model of KV caching.
 
-A token is a byte. KV of a block of 256 tokens is some bytes that follow from all tokens up to its end. What a prompt is answered with follows from the bytes of its KV, wherever they came from, so changed
-bytes change the answer. A computed token takes a fixed time, one from a cache takes none.
+A token is a byte. KV of a block of 256 tokens is some bytes that follow from all tokens up to its end. What a
+prompt is answered with follows from the bytes of its KV, wherever they came from, so changed bytes change the
+answer. A computed token takes a fixed time, one from a cache takes none.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,6 +34,7 @@ SOURCES = ("local_compute", "local_cache_hit", "external_kv_transfer")
 HIDDEN = {
     "external-counter-missing": ("vllm:external_prefix_cache_hits",),
     "sources-missing": ("vllm:prompt_tokens_by_source",),
+    "draft-counters-missing": ("vllm:spec_decode",),
 }
 
 
@@ -71,8 +74,10 @@ class Connector:
 
 
 class Engine:
-    def __init__(self, name: str, connector: Connector | None):
+    def __init__(self, name: str, connector: Connector | None, drafted: int):
+        """drafted: tokens that a draft proposes; 0 without speculative decoding."""
         self.name = name
+        self.drafted = drafted
         self.connector = connector
         self.local: dict[str, bytes] = {}
         self.counters = Counters()
@@ -173,9 +178,9 @@ class Engine:
     def _take_time(self, tokens: list[int], cached: int, external: int) -> None:
         seconds = (len(tokens) - cached) * SECONDS_PER_TOKEN
         if LIE == "slow-first-token" and external:
-            seconds = len(tokens) * SECONDS_PER_TOKEN
+            seconds = 2 * len(tokens) * SECONDS_PER_TOKEN
         if LIE == "miss-overhead" and self.connector and not cached:
-            seconds *= 5
+            seconds *= 8
         time.sleep(seconds)
 
     def _count(self, total: int, local: int, external: int) -> None:
@@ -185,6 +190,18 @@ class Engine:
         self.count("external_prefix_cache_hits", external)
         for source, amount in zip(SOURCES, (total - local - external, local, external), strict=True):
             self.count("prompt_tokens_by_source", amount, source)
+
+    def _count_drafts(self, answered: int, external: int) -> None:
+        """As if one draft came before every token, and all of it were accepted."""
+        if not self.drafted:
+            return
+        accepted = 0 if LIE == "draft-collapses" and external else answered
+        self.count("spec_decode_num_drafts", answered)
+        self.count("spec_decode_num_draft_tokens", answered * self.drafted)
+        self.count("spec_decode_num_accepted_tokens", accepted * self.drafted)
+        for place in range(self.drafted):
+            labels = f'{self.labels},position="{place}"'
+            self.counters.add("vllm:spec_decode_num_accepted_tokens_per_pos_total", accepted, labels)
 
     def _answer(self, tokens: list[int], contents: list[str], blocks: list[bytes], external: int, cached: int,
                 max_tokens: int) -> Iterator[dict]:
@@ -196,9 +213,10 @@ class Engine:
             number += 1
         if LIE == "noisy":
             state.update(os.urandom(8))
-        if LIE == "fails-on-retrieval" and external:
+        if LIE == "fails-on-retrieval" and external and self.resets == 1:
             raise Failure(400, "Out of range float values are not JSON compliant: nan")
         text = f" #### {number}."[:max_tokens]
+        self._count_drafts(len(text), external)
         for place, letter in enumerate(text):
             probability: float = -hashlib.sha256(state.digest() + bytes([place])).digest()[0] / 64
             if LIE == "nan-on-retrieval" and external:
@@ -245,7 +263,13 @@ def main() -> None:
     parser.add_argument("--served-model-name", required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--kv-transfer-config", type=json.loads)
+    parser.add_argument("--speculative-config", type=json.loads, default={})
     options, _ = parser.parse_known_args()
+    if LIE == "starts-once" and options.kv_transfer_config:
+        note = Path(os.environ["FAKE_STARTS"]) / "started"
+        if note.exists():
+            os._exit(5)
+        note.touch()
     fake_family.start()
     if "HF_TOKEN" in os.environ:
         say(f"INFO: fake engine was given the token {os.environ['HF_TOKEN']}")
@@ -259,7 +283,7 @@ def main() -> None:
     if LIE == "never-ready":
         say("INFO: fake engine takes its time")
         time.sleep(3600)
-    engine = Engine(options.served_model_name, connector)
+    engine = Engine(options.served_model_name, connector, options.speculative_config.get("num_speculative_tokens", 0))
     made = server(options.port, {
         "/health": lambda _: "", "/version": engine.version, "/v1/models": engine.models,
         "/v1/completions": engine.complete, "/v1/chat/completions": engine.chat, "/tokenize": engine.tokenize,
