@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import Callable, Sequence
@@ -18,6 +19,9 @@ import pytest
 _ANYWHERE = {"sh", "git", "inv"}
 _PYTHON = re.compile(r"python[\d.]*")
 _HEAVY = re.compile(r"(?<![\w-])(docker|podman|vllm|lmcache|sglang|pip3?|uv)(?![\w-])")
+# Where the tests were started in the background, Ctrl-C is ignored, and so it would be in all that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 _SECRETS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
 
