@@ -606,3 +606,7 @@ def test_proven_only_by_a_whole_pass_with_the_present_pins(
         (run,) = [head for head in made if head.run_id == cell.run_id]
         assert (run.verdict, run.status, run.weaker, run.damage_left_in) == ("pass", "completed", (), None)
         assert (run.lock_digest, run.checks) == (LOCK_DIGEST, PASSES)
+
+
+def test_the_page_that_is_kept_here_is_up_to_date() -> None:
+    assert matrix.check() == []
