@@ -35,7 +35,7 @@ def recipes(c: Context, json: bool = False) -> None:
         "restart-engine": "empty the engine's cache by restarting it",
         "dataset": "gsm8k, or a JSONL file of questions and answers",
         "evidence-dir": "folder for the evidence file; the matrix stays as it is",
-        "no-matrix": "do not bring docs/support-matrix.md up to date",
+        "no-matrix": "do not bring docs/ up to date",
         "keep": "keep the run folder (logs, stored KV) of a proven run too",
         "json": "print the result as JSON",
     },
@@ -67,7 +67,7 @@ def recipe(c: Context, name: str, runtime: str = "venv", dry_run: bool = False, 
     outcome = run.prove(name, options, Console())
     print(redact(_dumps(report.as_data(outcome)) if json else report.text(outcome)), flush=True)
     if evidence_dir is None and not no_matrix and outcome.evidence is not None:
-        _update_matrix()
+        _update_documents()
     report.raise_for(outcome)
 
 
@@ -76,22 +76,103 @@ def recipe(c: Context, name: str, runtime: str = "venv", dry_run: bool = False, 
 def matrix(c: Context, check: bool = False, json: bool = False) -> None:
     """Write docs/support-matrix.md from evidence and recipes alone."""
     from kvproof import matrix as module
-    from kvproof.errors import KvproofError
 
     if check:
-        drift = module.check()
-        if json:
-            print(_dumps({"drift": drift}), flush=True)
-        if drift:
-            error = KvproofError("\n".join(drift), tip="./inv matrix")
-            error.result_printed = json
-            raise error
-        if not json:
-            print("docs/support-matrix.md is up to date")
+        _report_drift(module.check(), "docs/support-matrix.md", "./inv matrix", json)
         return
     made = module.collect()
     path = module.write(made)
     print(_dumps(made.model_dump(mode="json")) if json else f"wrote {path}")
+
+
+@task(help={
+    "check": "write nothing; exit 1 when a page is missing, not up to date, or has no recipe",
+    "site": "build the site into this folder, once the pages are written",
+    "json": "print what was written, or the drift, as JSON",
+})
+@task_errors
+def docs(c: Context, check: bool = False, site: str | None = None, json: bool = False) -> None:
+    """Write a page per recipe into docs/recipes; build the site."""
+    from pathlib import Path
+
+    from kvproof import pages
+    from kvproof.errors import UsageError
+
+    if check and site:
+        raise UsageError("--check and --site exclude each other: --check writes nothing")
+    if site == "":
+        raise UsageError("--site is empty, expected a folder")
+    if check:
+        _report_drift(pages.check(), "docs/recipes", "./inv docs", json)
+        return
+    written = [str(path) for path in pages.write()]
+    if site:
+        from kvproof import site as builder
+
+        written.append(str(builder.build(Path(site).expanduser())))
+    print(_dumps({"written": written}) if json else "\n".join(f"wrote {path}" for path in written) or
+          "docs/recipes is up to date")
+
+
+@task(positional=["name"], help={"name": "recipe to serve, as ./inv recipes lists it",
+                                 "port": "TCP port of the engine; a free one is chosen otherwise"})
+@task_errors
+def serve(c: Context, name: str, port: int | None = None) -> None:
+    """Start a recipe's servers and leave them running until Ctrl-C."""
+    from kvproof import serving
+    from kvproof.console import Console
+    from kvproof.redact import Redactor
+
+    serving.serve(name, Console(), port=_whole_number("--port", port),
+                  ready=lambda plan: print(Redactor()(serving.how_to_use(plan)), flush=True))
+
+
+@task(
+    positional=["name"],
+    help={
+        "name": "recipe to export, as ./inv recipes lists it",
+        "to": "form: shell, docker, compose, k8s or slurm",
+        "gpus": "number of GPUs to split the model over; the recipe's otherwise",
+        "out": "file to write; the text is printed otherwise",
+        "json": "print the result as JSON",
+    },
+)
+@task_errors
+def export(c: Context, name: str, to: str | None = None, gpus: int | None = None, out: str | None = None,
+           json: bool = False) -> None:
+    """Print a recipe's plan to run elsewhere: shell, docker, compose, k8s, slurm."""
+    from pathlib import Path
+
+    from kvproof import export as module
+    from kvproof import loading
+    from kvproof.errors import UsageError
+    from kvproof.runnable import require_known
+
+    if to is None:
+        raise UsageError(f"--to is missing, expected one of {', '.join(module.FORMS)}",
+                         tip=f"./inv export {name} --to docker")
+    if out == "":
+        raise UsageError("--out is empty, expected a file")
+    path = loading.find_recipe(name)
+    recipe = loading.load_recipe(path)
+    require_known(recipe, path)
+    made = module.prepare(recipe, to, gpus=_whole_number("--gpus", gpus))
+    if out is None or out == "-":
+        text = module.render(made)
+        print(_dumps({**made.as_data(), "text": text}) if json else text, end="\n" if json else "")
+        return
+    written = str(module.write(made, Path(out).expanduser()))
+    print(_dumps({**made.as_data(), "file": written}) if json else f"wrote {written}")
+
+
+@task(positional=["name"], help={"name": "locked environment, a folder under images/"})
+@task_errors
+def environment(c: Context, name: str) -> None:
+    """Install a locked environment and print its interpreter."""
+    from kvproof.console import Console
+    from kvproof.runtimes import venv
+
+    print(venv.ensure(venv.read_lock(name), Console()))
 
 
 @task(help={"fast": "leave out what starts an engine", "json": "print the counts as JSON, all else to stderr"})
@@ -123,15 +204,31 @@ def lock(c: Context, name: str) -> None:
     print(f"wrote {locking.resolve(name)}")
 
 
-def _update_matrix() -> None:
-    """Bring the page up to date after a run, whose own result stands whatever comes of this."""
-    from kvproof import matrix
+def _report_drift(drift: list[str], what: str, mend: str, as_json: bool) -> None:
+    """Say that generated files are up to date, or end with exit code 1 and what is not."""
+    from kvproof.errors import KvproofError
+
+    if as_json:
+        print(_dumps({"drift": drift}), flush=True)
+    if drift:
+        error = KvproofError("\n".join(drift), tip=mend)
+        error.result_printed = as_json
+        raise error
+    if not as_json:
+        print(f"{what} is up to date")
+
+
+def _update_documents() -> None:
+    """Bring matrix and pages up to date after a run, whose own result stands whatever comes of this."""
+    from kvproof import matrix, pages
     from kvproof.errors import KvproofError
 
     try:
-        matrix.write()
+        made = matrix.collect()
+        matrix.write(made)
+        pages.write(made)
     except KvproofError as error:
-        print(f"docs/support-matrix.md was not brought up to date: {error.message}", file=sys.stderr)
+        print(f"docs/ was not brought up to date: {error.message}", file=sys.stderr)
 
 
 def _dumps(value: object) -> str:

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from kvproof import evidence, ports, report, run, session
+from kvproof import evidence, ports, report, run, session, starting
 from kvproof.checks import overhead
 from kvproof.cli import report_errors
 from kvproof.console import Console
@@ -39,7 +39,7 @@ def shorten_waits(factor: float) -> None:
 
 def occupy(name: str) -> None:
     """Let another listener have a port right after it was chosen."""
-    take, names, kept = ports.Ports.take, iter(run.PORTS), []
+    take, names, kept = ports.Ports.take, iter(starting.PORTS), []
 
     def taken(self: ports.Ports) -> int:
         port = take(self)

@@ -247,11 +247,11 @@ class Run:
                     self._texts[name].append(line)
                     self._news.notify_all()
 
-    def wait_for(self, words: str) -> None:
-        """Until its progress says these words."""
+    def wait_for(self, words: str, stream: str = "stderr") -> None:
+        """Until its progress (or what it prints to stdout) says these words."""
         deadline = time.monotonic() + LIMIT_S
         with self._news:
-            while not any(words in line for line in self._texts["stderr"]):
+            while not any(words in line for line in self._texts[stream]):
                 if self._process.poll() is not None or time.monotonic() >= deadline:
                     raise AssertionError(f"never said {words!r}:\n{''.join(self._texts['stderr'])}")
                 self._news.wait(timeout=0.5)

@@ -93,7 +93,14 @@ def test_what_is_asked() -> None:
     assert path == "/v1/completions"
     assert salted == plain | {"cache_salt": "salt"}
     assert plain == {"model": "m", "prompt": [1, 2], "max_tokens": 4, "temperature": 0, "seed": 0, "logprobs": 1,
-                     "stream": True, "stream_options": {"include_usage": True}, "return_tokens_as_token_ids": True}
+                     "stream": True, "stream_options": {"include_usage": True}, "return_token_ids": True,
+                     "return_tokens_as_token_ids": True}
+
+
+def test_ids_that_are_given_as_such_come_first() -> None:
+    told = {"choices": [TOKEN["choices"][0] | {"token_ids": [8]}]}
+    untold = {"choices": [{"text": "b", "logprobs": {"tokens": ["b"], "token_logprobs": [-1]}, "token_ids": None}]}
+    assert complete(streams(told, TOKEN, untold, "[DONE]")).token_ids == (8, 7, -1)
 
 
 def test_the_first_token_is_timed() -> None:

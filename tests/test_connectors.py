@@ -159,6 +159,7 @@ def test_dropping_empties_both_tiers(layout: Layout) -> None:
 
 
 def test_the_transfer_mode_follows_the_hardware() -> None:
-    assert lmcache_mp.engine_environment(recipe())["LMCACHE_MP_TRANSFER_MODE"] == "lmcache_driven"
+    at = Layout(python="python", model="m", folder=Path("/run"), host="h", ports={"cache": 3})
+    assert lmcache_mp.connection(recipe(), at).environment["LMCACHE_MP_TRANSFER_MODE"] == "lmcache_driven"
     gpu = recipe(hardware={"gpus": 1, "memory_gib": 1, "shm_gib": 1, "disk_gib": 1})
-    assert "LMCACHE_MP_TRANSFER_MODE" not in lmcache_mp.engine_environment(gpu)
+    assert "LMCACHE_MP_TRANSFER_MODE" not in lmcache_mp.connection(gpu, at).environment

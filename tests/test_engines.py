@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kvproof.connectors import CONNECTORS
-from kvproof.engines import ENGINES, engine, vllm
+from kvproof.engines import ENGINES, Engine, engine, vllm
 from kvproof.errors import RecipeError, ServerError
 from made_up import recipe
 
@@ -34,7 +34,16 @@ def test_the_table_names_each_by_its_own_name() -> None:
         assert engine(name) is adapter
         assert name == adapter.NAME
         assert set(adapter.CONNECTORS) <= set(CONNECTORS)
-        assert {"prompt_tokens", "local_hit_tokens", "external_hit_tokens"} <= set(adapter.COUNTERS)
+        assert "prompt_tokens" in adapter.COUNTERS
+
+
+@pytest.mark.parametrize("adapter", ENGINES.values(), ids=list(ENGINES))
+def test_every_word_is_counted_or_known_to_be_unmeasured(adapter: Engine) -> None:
+    assert not set(adapter.COUNTERS) & set(adapter.UNMEASURED)
+    assert set(adapter.COUNTERS) | set(adapter.UNMEASURED) == set(vllm.COUNTERS)
+    for reason, link in adapter.UNMEASURED.values():
+        assert reason
+        assert link.startswith("https://")
 
 
 def test_one_that_is_not_there() -> None:

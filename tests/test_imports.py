@@ -16,7 +16,8 @@ PACKAGE = PROJECT / "src" / "kvproof"
 # Low to high. A module imports from lower levels only; on its own level, only from its own package.
 LEVELS = (
     ("errors", "redact", "paths"),
-    ("recipe", "console", "interrupts", "ports"),
+    ("strict_yaml", "files"),
+    ("recipe", "console", "interrupts", "ports", "image_lock"),
     ("loading", "evidence", "nano"),
     ("metrics", "client", "prompts", "process", "host"),
     ("plan",),
@@ -24,12 +25,14 @@ LEVELS = (
     ("connectors",),
     ("runtimes", "builders", "weights", "session"),
     ("checks", "locking"),
-    ("preflight", "runstate", "runnable"),
+    ("preflight", "runstate", "runnable", "planning"),
     ("launching", "recording"),
-    ("run",),
+    ("starting",),
+    ("run", "serving"),
     ("standing", "report"),
     ("matrix_page",),
-    ("matrix", "pages", "export", "signatures", "lint"),
+    ("matrix", "export", "signatures", "lint", "site", "site_hooks"),
+    ("pages",),
     ("cli",),
     ("tasks",),
 )

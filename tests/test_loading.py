@@ -11,7 +11,7 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kvproof import loading
+from kvproof import loading, strict_yaml
 from kvproof.errors import KvproofError, RecipeError, UsageError
 from kvproof.loading import find_recipe
 from kvproof.paths import RECIPES
@@ -59,7 +59,7 @@ BAD_INPUTS: dict[str, tuple[str | bytes, int | None, str]] = {
     "top-level text": ("name\n", 1, "seen: str"),
     "tab": ("name: bad\n\ttitle: a\n", 2, "\\t"),
     "unclosed": ("name: [bad\n", 2, "not readable as YAML"),
-    "huge": ("# " + "x" * loading.MAX_RECIPE_BYTES, None, "but a recipe has at most"),
+    "huge": ("# " + "x" * strict_yaml.MAX_RECIPE_BYTES, None, "but a recipe has at most"),
     "deep nesting": ("name: bad\ntitle: " + "[" * 50_000, 2, "levels deep"),
     "list as key": ("? [a]\n: b\n", 1, "a key must be a plain word"),
     "python tag": ("name: bad\ntitle: !!python/name:os.system x\n", 2, "could not determine a constructor"),
@@ -112,10 +112,13 @@ def test_what_is_no_regular_file_is_not_read(tmp_path: Path) -> None:
 def test_the_line_of_a_place_in_a_recipe(tmp_path: Path) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text(GOOD)
-    assert loading.line_of(path, ("engine", "version")) == VERSION_LINE
-    assert loading.line_of(path, ("checks", "required", 1)) == line_of(GOOD, "- noise-floor")
-    assert loading.line_of(path, ("engine", "arguments", "port")) == line_of(GOOD, "engine:")
-    assert loading.line_of(path, ("gone",)) == 1
+    for location, line in {
+        ("engine", "version"): VERSION_LINE,
+        ("checks", "required", 1): line_of(GOOD, "- noise-floor"),
+        ("engine", "arguments", "port"): line_of(GOOD, "engine:"),
+        ("gone",): 1,
+    }.items():
+        assert f"{path}:{line}: " in loading.error_at(path, location, "x").message
     error = loading.error_at(path, ("checks", "required", 1), "no check is called so", tip="mend it")
     assert error.message == f"{path}:{line_of(GOOD, '- noise-floor')}: checks.required: no check is called so"
     assert error.tip == "mend it"

@@ -57,14 +57,14 @@ def test_every_shortage_is_named_at_once(seen: dict, tmp_cache) -> None:
     with pytest.raises(HostError) as caught:
         preflight.require(needing(gpus=1), 0)
     assert [part.split(":")[0] for part in caught.value.message.split("recipe: ")[1].split("; ")] == [
-        "1 GPUs needed, 0 found", "memory", "/dev/shm", f"disk at {tmp_cache}"]
+        "GPUs", "memory", "/dev/shm", f"disk at {tmp_cache}"]
 
 
 def test_gpus_that_are_too_few_or_too_small(seen: dict) -> None:
     seen["gpus"] = [GPU]
-    with pytest.raises(HostError, match="2 GPUs needed, 1 found"):
+    with pytest.raises(HostError, match="GPUs: 2 needed, 1 found"):
         preflight.require(needing(gpus=2), 0)
-    with pytest.raises(HostError, match=r"141 GiB of GPU memory needed, Fixture GPU has 80\.0 GiB"):
+    with pytest.raises(HostError, match=r"GPU memory: 141 GiB needed, Fixture GPU has 80\.0 GiB"):
         preflight.require(needing(gpus=1, gpu_memory_gib=141.0), 0)
     seen["gpus"] = [GPU, host.Gpu("Large", 200 * GIB, "1.0")]
     preflight.require(needing(gpus=1, gpu_memory_gib=141.0), 0)
@@ -76,3 +76,14 @@ def test_the_facts_of_this_host_are_plausible(tmp_path) -> None:
     assert 0 <= facts.shm_free_bytes <= facts.shm_bytes
     assert facts.disk_free_bytes > 0
     assert host.cpu_name()
+
+
+def test_what_no_freed_space_would_help_says_where_to_turn(seen: dict) -> None:
+    with pytest.raises(HostError, match="GPUs: 2 needed, 0 found; runtime: another is needed") as caught:
+        preflight.require(needing(gpus=2), 0, ["runtime: another is needed"], "run it elsewhere")
+    assert caught.value.tip == "run it elsewhere"
+    seen["facts"] = PLENTY.model_copy(update={"shm_free_bytes": 0})
+    with pytest.raises(HostError) as caught:
+        preflight.require(needing(), 0, (), "run it elsewhere")
+    assert "--shm-size" in caught.value.tip
+    assert caught.value.tip.endswith("; run it elsewhere")

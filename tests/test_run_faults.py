@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -384,6 +385,52 @@ def test_a_dry_run_starts_nothing(fake: Fake) -> None:
     assert ended.code == 0
     assert [s["role"] for s in ended.data["servers"]] == ["cache_server", "engine", "baseline"]
     assert not (fake.cache / "runs").exists()
+
+
+# Serving
+
+
+def test_serving_until_ctrl_c(related: Fake) -> None:
+    served = related.inv("serve", "quick")
+    served.wait_for("Ctrl-C stops it", "stdout")
+    served.send(signal.SIGINT)
+    ended = served.end()
+    assert ended.code == 0, ended.stderr
+    url = next(word for word in ended.stdout.split() if word.startswith("http://"))
+    assert ended.stdout.startswith(f"quick is ready at {url}\n\ncurl {url}/completions ")
+    assert '"model": "fake"' in ended.stdout
+    assert "stopped quick; nothing is left running" in ended.stderr
+    assert "baseline" not in ended.stderr
+    assert list((related.cache / "runs").glob("*")) == []
+
+
+def test_a_server_that_ends_while_it_serves(related: Fake) -> None:
+    served = related.inv("serve", "quick")
+    served.wait_for("Ctrl-C stops it", "stdout")
+    engine = next(p for p in related.strays() if "vllm.entrypoints.openai.api_server" in " ".join(p.cmdline()))
+    engine.kill()
+    ended = served.end()
+    assert ended.code == 1
+    assert "engine was ended by signal 9 while it was serving" in ended.stderr
+    assert "its whole log is " in ended.stderr
+
+
+def test_serving_on_a_port_that_is_taken(fake: Fake) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        ended = fake.inv("serve", "quick", "--port", str(taken.getsockname()[1])).end()
+    assert ended.code == 3
+    assert "its port was taken by another program" in ended.stderr
+
+
+@pytest.mark.parametrize(("words", "said"), [
+    (("nothing",), "no recipe is called 'nothing'"),
+    (("quick", "--port", "0"), "--port is 0, expected 1 to 65535"),
+    (("quick", "--port", "http"), "--port is 'http', expected a whole number"),
+])
+def test_serving_with_a_wrong_word(fake: Fake, words: tuple[str, ...], said: str) -> None:
+    ended = fake.inv("serve", *words).end()
+    assert (ended.code, ended.stdout) == (2, "")
+    assert said in ended.stderr
 
 
 def test_a_shm_folder_is_there() -> None:

@@ -6,14 +6,15 @@ import pytest
 
 from kvproof.errors import RecipeError
 from kvproof.loading import find_recipe, load_recipe
-from kvproof.runnable import require_runnable
+from kvproof.runnable import lacking, lacking_to_run, require_known
 
 GOOD = find_recipe("gemma4-nano-31b").read_text(encoding="utf-8").replace("name: gemma4-nano-31b\n", "name: r\n", 1)
+GOOD = GOOD.replace("stands_for: gemma4-31b\n", "")
 
 
 def test_the_recipes_here_can_be_run() -> None:
     path = find_recipe("gemma4-nano-31b")
-    require_runnable(load_recipe(path), path)
+    require_known(load_recipe(path), path)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +28,8 @@ def test_the_recipes_here_can_be_run() -> None:
         ("    max-num-seqs: 4\n", "    kv_transfer_config: x\n", "kvproof sets this flag itself"),
         ("    eviction-policy: LRU\n", "    l2-adapter: x\n", "kvproof sets this flag itself"),
         ("  second_tier: fs\n", "", "second_tier is missing"),
+        ("environment: vllm-cpu\n", "environment: vllm-cpu\nimage: vlm\n", "no image is called 'vlm'; did you"),
+        ("caveats:\n", "stands_for: gone\ncaveats:\n", "no recipe is called 'gone'; known: r"),
     ],
 )
 def test_what_cannot_be_run(tmp_path: Path, old: str, new: str, said: str) -> None:
@@ -34,6 +37,18 @@ def test_what_cannot_be_run(tmp_path: Path, old: str, new: str, said: str) -> No
     assert old in GOOD
     path.write_text(GOOD.replace(old, new, 1), encoding="utf-8")
     with pytest.raises(RecipeError) as caught:
-        require_runnable(load_recipe(path), path)
+        require_known(load_recipe(path), path)
     assert said in caught.value.message
     assert caught.value.message.startswith(f"{path}:")
+
+
+def test_what_kvproof_itself_lacks() -> None:
+    path = find_recipe("gemma4-nano-31b")
+    recipe = load_recipe(path)
+    assert lacking(recipe, "venv") == []
+    only_image = recipe.model_copy(update={"environment": None, "image": "vllm"})
+    assert lacking(only_image, "venv") == lacking_to_run(only_image, "venv")
+    assert lacking(only_image, "venv")[0].startswith("runtime: it needs the image vllm, and the runtime venv")
+    native = load_recipe(find_recipe("gemma4-31b-native"))
+    assert lacking_to_run(native, "venv") == []
+    assert lacking(native, "venv")[0].startswith("proof: kvproof cannot yet")

@@ -41,7 +41,7 @@ class Completion:
     """Answer to one completion request.
 
     Attributes:
-        token_ids: generated token ids; empty when the engine does not give them.
+        token_ids: generated token ids; -1 for each that the engine did not give.
         logprobs: log-probability of each, nats; None where the engine gave none, NaN or infinity.
         cached_tokens: prompt tokens the engine did not compute; None when usage does not say.
         ttft_s: from sending the request to the first token; None when none came.
@@ -152,7 +152,8 @@ class EngineClient(Http):
         body: dict[str, Any] = {
             "model": self.model, "prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "seed": 0,
             "logprobs": 1, "stream": True, "stream_options": {"include_usage": True},
-            "return_tokens_as_token_ids": True,
+            # Two ways to ask for ids: SGLang has only the first, older versions of vLLM only the second.
+            "return_token_ids": True, "return_tokens_as_token_ids": True,
         }
         if salt is not None:
             body["cache_salt"] = salt
@@ -258,7 +259,8 @@ class _Collected:
                 self.ttft_s = time.monotonic() - started
             self.text.append(choice.get("text") or "")
             found = choice.get("logprobs") or {}
-            self.ids.extend(_token_id(t) for t in found.get("tokens") or ())
+            given = choice.get("token_ids")
+            self.ids.extend(map(int, given) if given else map(_token_id, found.get("tokens") or ()))
             self.logprobs.extend(_finite(p) for p in found.get("token_logprobs") or ())
         usage = event.get("usage")
         if usage:

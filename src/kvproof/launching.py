@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
+from urllib.parse import urlsplit
 
 from . import process
 from .client import Http
@@ -21,6 +23,8 @@ def start_groups(plan_: Plan) -> list[list[Server]]:
 
 def start(run: RunState, servers: process.Processes, server: Server) -> None:
     environment = {**os.environ, "KVPROOF_RUN_ID": run.run_id, **server.environment}
+    for name, text in server.files.items():
+        (run.folder / name).write_text(text, encoding="utf-8")
     run.launched[server.role] = servers.start(server.role, server.argv, environment, run.folder / server.log)
 
 
@@ -41,7 +45,7 @@ def wait_ready(run: RunState, servers: process.Processes, server: Server) -> Non
                 raise NotReadyError(f"{server.role} will not become ready: the cache server refused it: {fatal}",
                                     tip=f"change the recipe; logs are in {run.folder}",
                                     log_tail=run.launched[server.role].tail(5))
-            if client.is_healthy(server.health_path):
+            if _is_ready(client, server):
                 servers.observe()
                 return
             waited = time.monotonic() - started
@@ -55,6 +59,17 @@ def wait_ready(run: RunState, servers: process.Processes, server: Server) -> Non
             time.sleep(0.25)
     finally:
         client.close()
+
+
+def _is_ready(client: Http, server: Server) -> bool:
+    address = urlsplit(server.url)
+    if address.scheme != "tcp":
+        return client.is_healthy(server.health_path)
+    try:
+        socket.create_connection((address.hostname or "", address.port or 0), timeout=1).close()
+    except OSError:
+        return False
+    return True
 
 
 class _FatalLines:

@@ -1,12 +1,12 @@
-"""Reads recipe files, and says exactly where one is wrong."""
+"""Reads recipe files, puts together those that extend others, and says exactly where one is wrong."""
 
 from __future__ import annotations
 
 import json
 import re
-import stat
 from functools import cache
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -14,99 +14,89 @@ from pydantic import BaseModel, ValidationError
 from .errors import RecipeError, UsageError, nearest
 from .paths import RECIPES
 from .recipe import Recipe
+from .strict_yaml import YAML_TIP, parse, place_of, read_text
 
-MAX_RECIPE_BYTES = 1024 * 1024
-MAX_DEPTH = 32
 _EXPONENT_TEXT = re.compile(r"([-+]?[0-9]+)(\.[0-9]+)?[eE]([-+]?)([0-9]+)")
-_YAML_TIP = "compare with recipes/gemma4-nano.yaml, which is a complete example"
+_EXTENDS = "extends"
+_OWN = frozenset({"name", "aliases", "title", "claims", "stands_for", _EXTENDS})
+"""What a recipe never takes from the one that it extends: it says of that one alone what it says."""
+_ADDED = frozenset({"caveats", "versioned"})
+"""Lists to which an extending recipe adds; every other list replaces."""
 
 
-class _Loader(yaml.SafeLoader):
-    """Safe YAML that refuses what would silently lose or multiply content."""
+class _Part(NamedTuple):
+    """One file of a recipe, of which the first is its own and each further one is what the one before extends."""
 
-    depth = 0
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict:
-        seen: dict[object, int] = {}
-        for key_node, _ in node.value:
-            mark = key_node.start_mark
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, str | int | float | bool | None):
-                raise yaml.MarkedYAMLError(problem="a key must be a plain word", problem_mark=mark)
-            if key in seen:
-                problem = f"key {key!r} appears twice, first at line {seen[key]}"
-                raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
-            seen[key] = mark.line + 1
-        return super().construct_mapping(node, deep)
-
-    def compose_node(self, parent: yaml.Node | None, index: object) -> yaml.Node:
-        mark = self.peek_event().start_mark
-        if self.check_event(yaml.AliasEvent):
-            problem = "anchors and aliases are not allowed in a recipe"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            problem = f"nested more than {MAX_DEPTH} levels deep"
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
+    path: Path
+    root: yaml.Node | None
+    content: dict[str, Any]
 
 
-# A date stays the text that was written: a recipe has no dates, and an impossible one (month 13) would
-# otherwise be refused without its line.
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}
-
-
-def _read_text(path: Path) -> str:
-    try:
-        # Reading a pipe waits for ever, and a device never ends; a folder is left to open, which says so.
-        mode = path.stat().st_mode
-        if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-            raise RecipeError(f"{path}: not a regular file", tip="check that this file is a recipe")
-        with path.open("rb") as file:
-            data = file.read(MAX_RECIPE_BYTES + 1)
-        if len(data) > MAX_RECIPE_BYTES:
-            raise RecipeError(
-                f"{path}: too large, but a recipe has at most {MAX_RECIPE_BYTES} bytes",
-                tip="check that this file is a recipe",
-            )
-    except FileNotFoundError:
-        raise RecipeError(f"{path}: no such file", tip="see ./inv recipes for what there is") from None
-    except OSError as error:
+def _read(path: Path) -> _Part:
+    root, content = parse(path, read_text(path))
+    if not isinstance(content, dict):
+        line = root.start_mark.line + 1 if root else 1
         raise RecipeError(
-            f"{path}: cannot be read: {error.strerror or error}", tip="check that it is a file you may read"
-        ) from None
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data[: error.start].count(b"\n") + 1
-        raise RecipeError(
-            f"{path}:{line}: byte {data[error.start]:#04x} is not UTF-8", tip="save the file as UTF-8"
-        ) from None
-    if not text.strip():
-        raise RecipeError(f"{path}: the file is empty", tip="start from a copy of recipes/gemma4-nano.yaml")
-    return text
+            f"{path}:{line}: expected keys such as name, model and engine, seen: {type(content).__name__}",
+            tip=YAML_TIP,
+        )
+    return _Part(path, root, content)
 
 
-def _line_of(root: yaml.Node | None, location: tuple) -> int | None:
-    """Line of the deepest part of a validation location that the file really has."""
-    node, line = root, None
-    for part in location:
-        if isinstance(node, yaml.MappingNode):
-            found = next(((k, v) for k, v in node.value if k.value == str(part)), None)
-            if found is None:
-                break
-            line, node = found[0].start_mark.line + 1, found[1]
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
-            node = node.value[part]
-            line = node.start_mark.line + 1
+def _parts(path: Path) -> list[_Part]:
+    """A recipe's own file and all that it builds on.
+
+    Raises:
+        RecipeError: one cannot be read, is not there, or they go in a circle.
+    """
+    parts = [_read(path)]
+    while _EXTENDS in parts[-1].content:
+        last = parts[-1]
+        where = f"{last.path}:{place_of(last.root, (_EXTENDS,))[1]}: {_EXTENDS}"
+        parent = last.content[_EXTENDS]
+        if not isinstance(parent, str):
+            raise RecipeError(f"{where}: expected the name of a recipe, seen: {parent!r}", tip=YAML_TIP)
+        known = recipe_paths(path.parent)
+        if parent not in known:
+            raise RecipeError(f"{where}: no recipe is called {parent!r}; {nearest(parent, known)}",
+                              tip="extend a recipe of the same folder, by its name")
+        names = [part.path.stem for part in parts]
+        if parent in names:
+            circle = " extends ".join([*names[names.index(parent):], parent])
+            raise RecipeError(f"{where}: the recipes go in a circle: {circle}", tip="let one of them stand alone")
+        parts.append(_read(known[parent]))
+    return parts
+
+
+def _merged(parts: list[_Part]) -> dict[str, Any]:
+    content = parts[-1].content
+    for part in reversed(parts[:-1]):
+        base = {key: value for key, value in content.items() if key not in _OWN}
+        own = {key: value for key, value in part.content.items() if key != _EXTENDS}
+        added = {key: [*own[key], *base[key]] for key in _ADDED
+                 if isinstance(own.get(key), list) and isinstance(base.get(key), list)}
+        content = _overlaid(base, own) | added
+    return content
+
+
+def _overlaid(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    """Mappings are merged, key by key; null takes a key away; all else replaces what was there."""
+    result = dict(base)
+    for key, value in own.items():
+        if value is None:
+            result.pop(key, None)
+        elif isinstance(value, dict) and isinstance(result.get(key), dict):
+            result[key] = _overlaid(result[key], value)
         else:
-            break
-    return line
+            result[key] = value
+    return result
+
+
+def _where(parts: list[_Part], location: tuple) -> tuple[Path, int]:
+    """File and line of what a recipe says at a location: of the file that has most of it, its own file first."""
+    places = [place_of(part.root, location) for part in parts]
+    best = max(range(len(parts)), key=lambda number: (places[number][0], -number))
+    return parts[best].path, places[best][1]
 
 
 def _keys_at(location: tuple) -> list[str]:
@@ -130,11 +120,12 @@ def _model_in(annotation: object) -> type[BaseModel] | None:
     return None
 
 
-def _describe(path: Path, root: yaml.Node | None, error: ValidationError) -> str:
+def _describe(parts: list[_Part], error: ValidationError) -> str:
     lines = []
     for problem in error.errors(include_url=False):
         location = problem["loc"]
-        where = f"{path}:{_line_of(root, location) or 1}"
+        path, line = _where(parts, location)
+        where = f"{path}:{line}"
         dotted = ".".join(str(p) for p in location) or "recipe"
         if problem["type"] == "extra_forbidden":
             said = f"unknown key; {nearest(str(location[-1]), _keys_at(location[:-1]))}"
@@ -156,77 +147,59 @@ def _as_number(seen: object) -> str:
     return f"; write {found[1]}{found[2] or '.0'}e{found[3] or '+'}{found[4]}" if found else ""
 
 
-def _parse(path: Path, text: str) -> tuple[yaml.Node | None, object]:
-    """The YAML nodes, which know their lines, and the content made of them."""
-    try:
-        loader = _Loader(text)
-        root = loader.get_single_node()
-        return root, loader.construct_document(root) if root else None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
-        raise RecipeError(f"{where}: not readable as YAML: {error.problem}", tip=_YAML_TIP) from None
-    except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        raise RecipeError(
-            f"{path}:{line}: character {error.character:#04x} is not allowed in YAML", tip="remove it"
-        ) from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        first = str(error).splitlines()[0]
-        raise RecipeError(f"{path}: not readable as YAML: {first}", tip=_YAML_TIP) from None
-
-
 def load_recipe(path: Path) -> Recipe:
-    """Read one recipe.
+    """Read one recipe, with what it takes from those that it extends.
 
     Raises:
         RecipeError: with file, line, what was seen and what was expected.
     """
-    root, content = _parse(path, _read_text(path))
-    if not isinstance(content, dict):
-        line = root.start_mark.line + 1 if root else 1
-        raise RecipeError(
-            f"{path}:{line}: expected keys such as name, model and engine, seen: {type(content).__name__}",
-            tip=_YAML_TIP,
-        )
+    parts = _parts(path)
     try:
-        recipe = Recipe.model_validate(content)
+        recipe = Recipe.model_validate(_merged(parts))
     except ValidationError as error:
-        raise RecipeError(_describe(path, root, error), tip="recipes/schema.json lists every key") from None
+        raise RecipeError(_describe(parts, error), tip="recipes/schema.json lists every key") from None
     if recipe.name != path.stem:
-        line = _line_of(root, ("name",)) or 1
         raise RecipeError(
-            f"{path}:{line}: name is {recipe.name!r}, but the file is called {path.stem!r}",
+            f"{path}:{_where(parts[:1], ('name',))[1]}: name is {recipe.name!r}, but the file is called {path.stem!r}",
             tip=f"rename the file to {recipe.name}.yaml, or the recipe to {path.stem}",
         )
     for key in ("required", "reported"):
         names = getattr(recipe.checks, key)
         for number, name in enumerate(names):
             if name in names[:number]:
-                line = _line_of(root, ("checks", key, number)) or 1
-                raise RecipeError(f"{path}:{line}: checks.{key}: {name!r} appears twice", tip="remove one of them")
+                at, line = _where(parts, ("checks", key, number))
+                raise RecipeError(f"{at}:{line}: checks.{key}: {name!r} appears twice", tip="remove one of them")
     return recipe
 
 
-def line_of(path: Path, location: tuple[str | int, ...]) -> int:
-    """The line of a key or list item in a recipe file; of the deepest part of it that the file has, else 1.
+def error_at(path: Path, location: tuple[str | int, ...], said: str, tip: str | None = None) -> RecipeError:
+    """The error to raise when a recipe that could be loaded cannot be used, with its file and line.
 
     Args:
+        path: the recipe's own file; the error names the one that really says it.
         location: keys and list positions from the top, such as ("checks", "required", 2).
     """
-    root, _ = _parse(path, _read_text(path))
-    return _line_of(root, location) or 1
-
-
-def error_at(path: Path, location: tuple[str | int, ...], said: str, tip: str | None = None) -> RecipeError:
-    """The error to raise when a recipe that could be loaded cannot be used, with its file and line."""
     dotted = ".".join(str(part) for part in location if isinstance(part, str))
-    return RecipeError(f"{path}:{line_of(path, location)}: {dotted}: {said}", tip=tip)
+    at, line = _where(_parts(path), location)
+    return RecipeError(f"{at}:{line}: {dotted}: {said}", tip=tip)
 
 
 def recipe_text(path: Path) -> str:
-    """The file as it is, for evidence."""
-    return _read_text(path)
+    """For evidence: the file as it is, then those that it extends, each as it is and under its own heading."""
+    own, *others = _parts(path)
+    texts = [read_text(own.path)]
+    texts += [f"--- # {part.path.name}\n{read_text(part.path)}"
+              for part in others]
+    return "".join(text if text.endswith("\n") else text + "\n" for text in texts) if others else texts[0]
+
+
+def parents(path: Path) -> list[str]:
+    """Names of the recipes that a recipe builds on, the nearest first.
+
+    Raises:
+        RecipeError: as `load_recipe`.
+    """
+    return [part.path.stem for part in _parts(path)[1:]]
 
 
 def recipe_paths(folder: Path = RECIPES) -> dict[str, Path]:
@@ -287,5 +260,14 @@ def _aliases(paths: dict[str, Path]) -> dict[str, Path]:
 def schema_text() -> str:
     """JSON Schema of a recipe, for editors: the content of recipes/schema.json."""
     schema = Recipe.model_json_schema()
+    whole = schema.pop("required")
+    # What a recipe that extends another may leave out is known only once they are put together.
+    for part in schema["$defs"].values():
+        part.pop("required", None)
+    schema["properties"][_EXTENDS] = {
+        "description": "recipe of this folder from which all is taken that is not said here; mappings are merged, "
+                       "caveats added, null takes a key away, and name, aliases, title, claims and stands_for are "
+                       "never taken", "type": "string"}
+    schema["anyOf"] = [{"required": whole}, {"required": [_EXTENDS, "name", "title"]}]
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return json.dumps(schema, indent=2, sort_keys=True) + "\n"

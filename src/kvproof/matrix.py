@@ -7,22 +7,21 @@ the number of evidence files.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
 import re
-import tempfile
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 
-from .errors import EvidenceError, KvproofError, RecipeError, UsageError
+from . import files
+from .errors import EvidenceError, RecipeError, UsageError
 from .evidence import require_regular
 from .loading import load_recipe
 from .matrix_page import render
 from .paths import DOCS, EVIDENCE, IMAGES, RECIPES
-from .runnable import require_runnable
+from .runnable import require_known
 from .standing import (
     Cell,
     Current,
@@ -32,6 +31,7 @@ from .standing import (
     Problem,
     Run,
     Standing,
+    beside,
     cell,
     kind,
     read_run,
@@ -85,7 +85,7 @@ def collect(recipes_folder: Path = RECIPES, evidence_folder: Path = EVIDENCE, im
     for name in sorted(current):
         problems += [_evidence_problem(*found) for found in newest[name].settle(current[name])]
     return Matrix(
-        cells=tuple(cell(current[name], newest[name]) for name in sorted(current)),
+        cells=beside(tuple(cell(current[name], newest[name]) for name in sorted(current))),
         orphans=tuple(
             Orphan(
                 recipe=name,
@@ -159,7 +159,7 @@ def _recipes(folder: Path, images: Path, problems: list[Problem]) -> tuple[dict[
             continue
         try:
             recipe = load_recipe(paths[0])
-            require_runnable(recipe, paths[0], images)
+            require_known(recipe, paths[0], images)
         except RecipeError as error:
             reason = _by_line(error.message, paths[0])
             problems.append(Problem(kind="recipe", path=shown, reason=reason))
@@ -173,7 +173,8 @@ def _recipes(folder: Path, images: Path, problems: list[Problem]) -> tuple[dict[
 def _by_line(message: str, path: Path) -> str:
     """What is wrong with a recipe, on one line, with the line numbers but without the path before them."""
     where = re.compile(rf"{re.escape(str(path))}(?::([0-9]+))?(?::[0-9]+)?: ")
-    return "; ".join(where.sub(lambda m: f"line {m[1]}: " if m[1] else "", message).splitlines())
+    text = "; ".join(where.sub(lambda m: f"line {m[1]}: " if m[1] else "", message).splitlines())
+    return text.replace(f"{path.parent}{os.sep}", "")  # what it extends is named by its file alone
 
 
 def _lock_digest(images: Path, environment: str, problems: list[Problem]) -> str | None:
@@ -206,9 +207,9 @@ def _evidence_files(folder: Path, problems: list[Problem]) -> Iterator[tuple[Pat
             reason = f"cannot be read: {error.strerror or error}"
             problems.append(Problem(kind="evidence", path=shown(path), reason=reason))
 
-    for parent, folders, files in os.walk(folder, onerror=unreadable):
+    for parent, folders, names in os.walk(folder, onerror=unreadable):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        for name in sorted(files):
+        for name in sorted(names):
             if name.endswith(".json") and not name.startswith("."):
                 path = Path(parent, name)
                 yield path, shown(path)
@@ -224,26 +225,7 @@ def write(matrix: Matrix | None = None, path: Path = PAGE) -> Path:
     Raises:
         KvproofError: it cannot be written.
     """
-    content = render(collect() if matrix is None else matrix).encode()
-    temporary = None
-    try:
-        if path.is_file() and path.read_bytes() == content:
-            return path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".part", delete=False) as file:
-            temporary = Path(file.name)
-            file.write(content)
-        temporary.chmod(0o644)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise KvproofError(
-            f"the matrix could not be written to {path}: {error.strerror or error}",
-            tip="free space, or make the folder writable",
-        ) from None
-    finally:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                temporary.unlink(missing_ok=True)
+    files.replace(path, render(collect() if matrix is None else matrix))
     return path
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from urllib.parse import quote
 
 from .evidence import Hardware
-from .recipe import GIB
+from .recipe import FEATURES, GIB
 from .standing import Cell, Matrix, Standing
 
 _INTRODUCTION = """\
@@ -25,9 +25,11 @@ the GPU, and the answers were right, with the recipe and the lock that are here 
 an upstream page says, without a run here; **not run** is neither. Weights: *real* are published ones, \
 *nano* a small trained model of our own, *dummy* random numbers in real shapes.
 """
+PAGES = "recipes"
+"""Folder of the recipes' pages, beside this page."""
+_NOT_GREEN = (Standing.FAILING, Standing.UNSUPPORTED)
 _MARKUP = re.compile(r"([\\|<>\[\]*`~#&])")
 _OUTER_UNDERSCORE = re.compile(r"(?<!\w)_|_(?!\w)")
-_MAX_CELL_CHARACTERS = 200
 
 
 def render(matrix: Matrix) -> str:
@@ -35,15 +37,14 @@ def render(matrix: Matrix) -> str:
     notes = _Footnotes()
     parts = [_INTRODUCTION]
     if matrix.cells:
-        parts += [_overview(matrix.cells, notes), _runs(matrix.cells), notes.text()]
-        parts += [_recipe(cell) for cell in matrix.cells]
+        parts += [_overview(matrix.cells, notes), _runs(matrix.cells), _claims(matrix.cells), notes.text()]
     else:
         parts.append("There are no recipes that can be read.\n")
     if matrix.orphans:
         rows = (
             (
-                _escape(orphan.recipe),
-                _escape(orphan.reason),
+                escape(orphan.recipe),
+                escape(orphan.reason),
                 str(orphan.runs),
                 f"{_link(orphan.verdict, orphan.evidence)}, {orphan.date}",
             )
@@ -51,7 +52,7 @@ def render(matrix: Matrix) -> str:
         )
         parts.append("## Evidence without a recipe\n\n" + _table(("Recipe", "Why", "Runs", "Newest"), rows))
     if matrix.problems:
-        lines = (f"- `{problem.path}`: {_escape(problem.reason)}\n" for problem in matrix.problems)
+        lines = (f"- `{problem.path}`: {escape(problem.reason)}\n" for problem in matrix.problems)
         parts.append("## Files that could not be used\n\n" + "".join(lines))
     return "\n".join(part for part in parts if part)
 
@@ -65,7 +66,7 @@ class _Footnotes:
     def mark(self, texts: Iterable[str]) -> str:
         marks = ""
         for text in texts:
-            self._lines.append(f"[^{len(self._lines) + 1}]: {_escape(text)}\n")
+            self._lines.append(f"[^{len(self._lines) + 1}]: {text}\n")
             marks += f"[^{len(self._lines)}]"
         return marks
 
@@ -77,22 +78,40 @@ def _overview(cells: tuple[Cell, ...], notes: _Footnotes) -> str:
     """Model and feature down, engine and connector across; recipes that share a place share its cell."""
     columns = sorted({(c.engine, c.connector) for c in cells})
     rows = []
-    for model, feature in sorted({(c.model, c.feature) for c in cells}):
+    order = {(c.model, c.feature): (c.model.lower(), FEATURES.index(c.feature)) for c in cells}
+    for model, feature in sorted(order, key=order.__getitem__):
         here = [c for c in cells if (c.model, c.feature) == (model, feature)]
         texts = [
             "<br>".join(_place(c, notes) for c in here if (c.engine, c.connector) == column) or "-"
             for column in columns
         ]
-        rows.append((_escape(model), feature, *texts))
+        rows.append((escape(model), feature, *texts))
     return _table(("Model", "Feature", *(f"{e} + {c}" for e, c in columns)), rows)
 
 
 def _place(cell: Cell, notes: _Footnotes) -> str:
+    reason = [cell.reason] if cell.reason and cell.standing is not Standing.CLAIMED else []
     flags = [f"contradiction: {text}" for text in cell.contradictions]
-    reason = [cell.reason] if cell.reason else []
-    marks = notes.mark(reason + flags + list(cell.notes))
-    text = f"{_standing(cell)} ({cell.weights}, [{cell.recipe}](#{_anchor(cell)}))"
-    return text + (" **contradicts a claim**" if flags else "") + marks
+    links = [f"{c.text} {source('upstream', c.link)}" for c in cell.caveats if c.link] if cell.standing in _NOT_GREEN \
+        else []
+    marks = notes.mark([*map(escape, [*reason, *flags, *cell.notes]), *_upstream(cell), *links])
+    parts = [f"{_standing(cell)}: [{cell.recipe}]({_page(cell)})", f"{cell.weights} weights, {_where(cell)}"]
+    if flags:
+        parts.append("**contradicts a claim**")
+    parts += [f"{s.standing} in small: [{s.recipe}]({PAGES}/{s.recipe}.md) ({s.weights})" for s in cell.stand_ins]
+    return "<br>".join(parts) + marks
+
+
+def _where(cell: Cell) -> str:
+    """Hardware and versions of the run; what the recipe pins where there was none."""
+    versions = ", ".join((_version(cell, cell.engine, cell.engine_version, cell.engine_pin),
+                          _version(cell, cell.connector, cell.connector_version, cell.connector_pin)))
+    return f"{hardware_text(cell.hardware)}, {versions}" if cell.hardware else versions
+
+
+def _upstream(cell: Cell) -> list[str]:
+    """Upstream issues that the checks of a run named, as links."""
+    return [f"{check.name}: {source('upstream', check.link)}" for check in cell.checks if check.link]
 
 
 def _standing(cell: Cell) -> str:
@@ -100,7 +119,7 @@ def _standing(cell: Cell) -> str:
     if cell.evidence:
         return _link(strong, cell.evidence)
     if cell.standing is Standing.CLAIMED:
-        return f"{strong}: {', '.join(_source(c.says, c.source) for c in cell.claims)}"
+        return f"{strong} {', '.join(source(c.says, c.source) for c in cell.claims)}"
     return strong
 
 
@@ -108,46 +127,38 @@ def _runs(cells: tuple[Cell, ...]) -> str:
     head = ("Recipe", "Standing", "Weights", "Hardware", "Engine", "Connector", "Date", "Numbers")
     rows = (
         (
-            f"[{cell.recipe}](#{_anchor(cell)})",
+            f"[{cell.recipe}]({_page(cell)})",
             _standing(cell),
             cell.weights,
             hardware_text(cell.hardware),
             _version(cell, cell.engine, cell.engine_version, cell.engine_pin),
             _version(cell, cell.connector, cell.connector_version, cell.connector_pin),
             cell.date or "-",
-            "<br>".join(f"{_escape(n)} {_value(v)}" for n, v in cell.highlights.items()) or "-",
+            "<br>".join(f"{escape(n)} {value(v)}" for n, v in cell.highlights.items()) or "-",
         )
-        for cell in cells
+        for cell in cells if cell.evidence
     )
     return "## Runs on record\n\n" + _table(head, rows)
 
 
-def _recipe(cell: Cell) -> str:
-    """A section on one recipe: why it stands where it stands, and its checks."""
-    lines = [f"## {cell.recipe}\n", f"{_escape(cell.title.rstrip('.'))}. {_standing(cell)}{_because(cell)}\n"]
-    if cell.checks:
-        rows = (
-            (
-                check.name,
-                str(check.verdict),
-                "yes" if check.required else "no",
-                _short(check.reason or "") + (f" {_source('link', check.link)}" if check.link else ""),
-            )
-            for check in cell.checks
-        )
-        lines.append(_table(("Check", "Verdict", "Required", "Reason"), rows))
-    for claim in cell.claims:
-        says = f"{claim.says} ({_source(claim.source, claim.source)}, {claim.date})"
-        lines.append(f"- upstream says {says}: {_escape(claim.text)}")
-    lines += [f"- contradiction: {_escape(text)}" for text in cell.contradictions]
-    lines += [f"- {_escape(text)}" for text in cell.notes]
-    return "\n".join(lines).rstrip("\n") + "\n"
+def _claims(cells: tuple[Cell, ...]) -> str:
+    """Every upstream statement with its figures, beside what was measured here."""
+    rows = []
+    for cell in cells:
+        for claim in cell.claims:
+            numbers = "<br>".join(f"{escape(n)} {value(v)} (here: {_measured(cell, n)})"
+                                  for n, v in claim.numbers.items())
+            rows.append((f"[{cell.recipe}]({_page(cell)})", claim.says, escape(claim.text), numbers or "-",
+                         source(claim.source, claim.source), claim.date, f"**{cell.standing}**"))
+    if not rows:
+        return ""
+    head = ("Recipe", "Upstream says", "Statement", "Figures claimed", "Source", "Read on", "Standing here")
+    return ("## Claims\n\nWhat upstream pages say. Nothing of it is evidence, and no cell is proven by it.\n\n"
+            + _table(head, rows))
 
 
-def _because(cell: Cell) -> str:
-    if cell.reason and cell.standing is not Standing.CLAIMED:
-        return f": {_escape(cell.reason)}"
-    return "."
+def _measured(cell: Cell, name: str) -> str:
+    return value(cell.highlights.get(name)) if name in cell.highlights else "not run"
 
 
 def hardware_text(hardware: Hardware | None) -> str:
@@ -158,49 +169,41 @@ def hardware_text(hardware: Hardware | None) -> str:
     if gpus and hardware.gpu_driver:
         gpus[-1] += f" (driver {hardware.gpu_driver})"
     cpu = f"{hardware.cpu}, {hardware.cores} cores, {hardware.memory_bytes / GIB:.0f} GiB"
-    return _escape("; ".join([*gpus, cpu]))
+    return escape("; ".join([*gpus, cpu]))
 
 
 def _version(cell: Cell, name: str, reported: str | None, pin: str | None) -> str:
     """A version as it was reported; the recipe's own, said to be one, where nothing ran."""
     if cell.evidence is None:
-        return f"{name} {_escape(pin)} (pinned)" if pin else name
+        return f"{name} {escape(pin)} (pinned)" if pin else name
     if reported is None:
         return f"{name}, version not reported" if pin else name
-    return f"{name} {_escape(reported)}"
+    return f"{name} {escape(reported)}"
 
 
-def _value(value: float | int | str | None) -> str:
+def value(value: float | int | str | None) -> str:
     if value is None:
         return "not measured"
     if isinstance(value, float):
         return f"{value:.4g}" if abs(value) < 10_000 else f"{value:.0f}"
-    return _escape(str(value))
+    return escape(str(value))
 
 
-def _anchor(cell: Cell) -> str:
-    """The anchor that a heading with the recipe's name gets."""
-    return cell.recipe.replace(".", "")
+def _page(cell: Cell) -> str:
+    return f"{PAGES}/{quote(cell.recipe)}.md"
 
 
 def _link(text: str, evidence: str) -> str:
     return f"[{text}](../{quote(evidence)})"
 
 
-def _source(text: str, source: str) -> str:
+def source(text: str, source: str) -> str:
     if source.startswith(("https://", "http://")):
-        return f"[{_escape(text)}]({quote(source, safe=':/?#&=%+,;@~!$')})"
-    return _escape(text) if text == source else f"{_escape(text)} ({_escape(source)})"
+        return f"[{escape(text)}]({quote(source, safe=':/?#&=%+,;@~!$')})"
+    return escape(text) if text == source else f"{escape(text)} ({escape(source)})"
 
 
-def _short(text: str) -> str:
-    text = " ".join(text.split())
-    if len(text) > _MAX_CELL_CHARACTERS:
-        text = text[: _MAX_CELL_CHARACTERS - 1] + "…"
-    return _escape(text)
-
-
-def _escape(text: str) -> str:
+def escape(text: str) -> str:
     """Text of others on one line, shown as it is: no markup, no table border, no HTML."""
     return _OUTER_UNDERSCORE.sub(r"\\_", _MARKUP.sub(r"\\\1", " ".join(text.split())))
 

@@ -8,16 +8,43 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion, Version
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9._-]*$")]
 Text = Annotated[str, StringConstraints(pattern=r"^[^\x00]*$")]
 """What can stand on a command line or in an environment: anything without a NUL."""
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Feature = Literal["base", "mtp", "cachegen", "fp8", "cacheblend", "native", "aesgcm"]
+FEATURES: tuple[str, ...] = get_args(Feature)
+"""In the order of the matrix."""
 Argument = Text | int | float | bool | list[Text]
 """A flag's value: true is a bare flag, a list is passed as several words."""
+
+
+
+def _bounds(text: str) -> str:
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier:
+        raise ValueError("expected version bounds such as '>=0.21,<0.23'") from None
+    return text
+
+
+def _version(text: str) -> str:
+    try:
+        Version(text)
+    except InvalidVersion:
+        raise ValueError("expected a version such as 0.32.0 or 1.3.0rc20") from None
+    return text
+
+
+Bounds = Annotated[str, AfterValidator(_bounds)]
+"""Versions that something holds for, as PEP 440 specifiers."""
+VersionNumber = Annotated[str, AfterValidator(_version)]
 
 GIB = 1024**3
 PROOF = ("smoke", "noise-floor", "store", "retrieval", "comparison", "control-drop", "control-damage")
@@ -74,7 +101,7 @@ class Speculative(Strict):
 
 class Engine(Strict):
     name: Name = Field(description="engine adapter, a file in kvproof/engines")
-    version: str = Field(description="version the engine itself must report")
+    version: VersionNumber = Field(description="version the engine itself must report")
     arguments: dict[Name, Argument] = Field(default_factory=dict, description="flags without the leading dashes")
     environment: dict[VariableName, Text] = Field(
         default_factory=dict, description="environment of the engine's process"
@@ -211,33 +238,54 @@ class Claim(Strict):
 
     says: Literal["validated", "not validated", "supported", "not supported"]
     text: str
-    source: str = Field(min_length=1)
-    date: str = Field(pattern=r"^\d{4}-\d{2}(-\d{2})?$")
+    source: str = Field(min_length=1, description="page or thread that says so")
+    date: str = Field(pattern=r"^\d{4}-\d{2}(-\d{2})?$", description="when it was read")
+    numbers: dict[Name, float] = Field(
+        default_factory=dict, description="figures it gives, by the name of the measurement they compare with"
+    )
 
 
 class Caveat(Strict):
     text: str
     reason: str
-    versions: str | None = Field(default=None, description="version bounds; null when it holds for all")
+    versions: Bounds | None = Field(default=None, description="engine versions; null when it holds for all")
     link: str | None = None
+
+
+class Versioned(Strict):
+    """What only some versions of the engine need; the plan takes it in when the engine's version lies within."""
+
+    versions: Bounds
+    engine_arguments: dict[Name, Argument] = Field(default_factory=dict)
+    extra_config: dict[Text, Text | int | float | bool] = Field(default_factory=dict)
+    shm_gib: float | None = Field(default=None, ge=0, description="free space in /dev/shm that these versions need")
+    reason: str
+    link: str | None = None
+
+
+_NOT_PINNED = {"aliases", "title", "claims", "caveats", "stands_for"}
 
 
 class Recipe(Strict):
     name: Name
     aliases: list[Name] = Field(default_factory=list, description="other names that commands take for it")
     title: str
-    feature: Literal["base", "mtp", "cachegen", "fp8", "cacheblend", "native", "aesgcm"] = "base"
+    feature: Feature = "base"
     model: Model
     speculative: Speculative | None = Field(default=None, description="null: every token is the target's own")
     engine: Engine
     connector: Connector
     environment: Name | None = Field(default=None, description="locked environment, a folder under images/")
-    image: Name | None = Field(default=None, description="container image, a folder under images/")
+    image: Name | None = Field(default=None, description="container image, an entry of images/lock.toml")
     hardware: Hardware
     prompts: Prompts = Prompts()
     checks: Checks
     claims: list[Claim] = Field(default_factory=list)
     caveats: list[Caveat] = Field(default_factory=list)
+    versioned: list[Versioned] | None = Field(default=None, description="what only some versions of the engine need")
+    stands_for: Name | None = Field(
+        default=None, description="recipe on other hardware whose path this one proves; null when there is none"
+    )
 
     @model_validator(mode="after")
     def _consistent(self) -> Recipe:
@@ -252,10 +300,24 @@ class Recipe(Strict):
     def digest(self) -> str:
         """sha256 of everything that decides what a run does and how it is judged.
 
-        Aliases, title, claims and caveats are left out: correcting a text does not make evidence stale. So is what is
-        null: a field that recipes gain later does not touch those that do not use it.
+        Texts, aliases and claims are left out: correcting them does not make evidence stale. So is what is null: a
+        field that recipes gain later does not touch those that do not use it.
         """
-        content = self.model_dump(mode="json", exclude={"aliases", "title", "claims", "caveats"}, exclude_none=True)
+        content = self.model_dump(mode="json", exclude=_NOT_PINNED, exclude_none=True)
         canonical = json.dumps(content, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 
+    def applies(self, bounds: str | None) -> bool:
+        """Whether version bounds hold for the engine that the recipe pins; None holds for all."""
+        return bounds is None or SpecifierSet(bounds).contains(self.engine.version, prereleases=True)
+
+    def resolved(self) -> Recipe:
+        """The recipe with what its engine's version needs taken in; what it says itself comes first."""
+        engine, connector, hardware = self.engine, self.connector, self.hardware
+        for part in self.versioned or ():
+            if not self.applies(part.versions):
+                continue
+            engine = engine.model_copy(update={"arguments": {**part.engine_arguments, **engine.arguments}})
+            connector = connector.model_copy(update={"extra_config": {**part.extra_config, **connector.extra_config}})
+            hardware = hardware.model_copy(update={"shm_gib": max(hardware.shm_gib, part.shm_gib or 0)})
+        return self.model_copy(update={"engine": engine, "connector": connector, "hardware": hardware})

@@ -6,7 +6,7 @@ import shlex
 from typing import Any
 
 from .errors import KvproofError
-from .evidence import CheckResult, Measurement, Verdict
+from .evidence import CheckResult, Header, Measurement, Verdict
 from .plan import Plan
 from .run import Outcome
 
@@ -17,13 +17,9 @@ _WORDS = {Verdict.PASS: "PROVEN", Verdict.FAIL: "FAILED", Verdict.ERROR: "NOT JU
 def text(outcome: Outcome) -> str:
     """The table of checks, the numbers that matter, and where everything is."""
     header = outcome.record.header
-    rows = [(_mark(c.verdict), c.name, _summary(c)) for c in outcome.record.checks]
-    width = max((len(name) for _, name, _ in rows), default=0)
-    marks = max((len(mark) for mark, _, _ in rows), default=0)
-    lines = [f"{header.recipe}: {_WORDS[header.verdict]}" + (f" ({header.reason})" if header.reason else ""), ""]
-    lines += [f"  {mark:<{marks}}  {name:<{width}}  {summary}".rstrip() for mark, name, summary in rows]
-    if rows:
-        lines.append("")
+    lines = [headline(header), ""]
+    if outcome.record.checks:
+        lines += [*check_lines(outcome.record.checks), ""]
     lines.append(f"  engine     {header.engine} {header.engine_version or '(version unknown)'}")
     lines.append(f"  connector  {header.connector} {header.connector_version or ''}".rstrip())
     lines.append(f"  weights    {header.weights}, {outcome.record.model.repository}")
@@ -37,6 +33,19 @@ def text(outcome: Outcome) -> str:
     if outcome.folder.exists():
         lines.append(f"  logs       {outcome.folder}")
     return "\n".join(lines)
+
+
+def headline(header: Header) -> str:
+    """The recipe and how the run ended, with the reason unless it is proven."""
+    return f"{header.recipe}: {_WORDS[header.verdict]}" + (f" ({header.reason})" if header.reason else "")
+
+
+def check_lines(checks: tuple[CheckResult, ...]) -> list[str]:
+    """One line per check: its verdict, its name, and the numbers that matter or why it is not a pass."""
+    rows = [(_mark(c.verdict), c.name, _summary(c)) for c in checks]
+    width = max((len(name) for _, name, _ in rows), default=0)
+    marks = max((len(mark) for mark, _, _ in rows), default=0)
+    return [f"  {mark:<{marks}}  {name:<{width}}  {summary}".rstrip() for mark, name, summary in rows]
 
 
 def _mark(verdict: Verdict) -> str:
@@ -105,6 +114,8 @@ def raise_for(outcome: Outcome) -> None:
 def plan_text(plan: Plan) -> str:
     """The plan as a person reads it: what would be started, in order."""
     lines = [f"recipe {plan.recipe.name}, digest {plan.recipe.digest()[:16]}", f"runtime {plan.runtime}"]
+    if plan.image:
+        lines.append(f"image {plan.image}")
     if plan.environment_name:
         lines.append(f"environment {plan.environment_name}, lock {(plan.lock_digest or '')[:16]}")
     for server in plan.servers:

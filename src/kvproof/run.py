@@ -1,6 +1,6 @@
 """One run, from a recipe's name to a record: load, plan, preflight, start, wait, check, record, stop.
 
-This is the only module that joins the others.
+What it has in common with serving, from the name to servers that run, is in `starting`.
 """
 
 from __future__ import annotations
@@ -8,14 +8,26 @@ from __future__ import annotations
 import secrets
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from . import evidence, interrupts, launching, loading, ports, preflight, process, prompts, recording, weights
+from . import (
+    evidence,
+    interrupts,
+    launching,
+    loading,
+    planning,
+    ports,
+    preflight,
+    process,
+    prompts,
+    recording,
+    starting,
+    weights,
+)
 from .checks import chosen
 from .checks.judgement import Judgement
 from .client import EngineClient, Http
@@ -28,20 +40,18 @@ from .errors import (
     Interrupted,
     KvproofError,
     ServerError,
-    UsageError,
-    nearest,
 )
 from .evidence import CheckResult, RunRecord, Verdict
+from .image_lock import read_image
 from .paths import cache_folder, places, runs_folder
 from .plan import Layout, Plan, Server
 from .recipe import Recipe
 from .redact import Redactor
-from .runnable import require_runnable
+from .runnable import lacking
 from .runstate import Options, RunState
-from .runtimes import RUNTIMES, venv
+from .runtimes import venv
 from .session import Session
 
-PORTS = ("engine", "baseline", "cache", "cache_http")
 MADE_DATASETS = ("word-problems", prompts.NANO, "gsm8k")
 """Datasets that --dataset takes by name; anything else is a file."""
 
@@ -79,40 +89,19 @@ def plan(name: str, options: Options, *, folder: Path, numbers: dict[str, int] |
     Raises:
         UsageError: a name or option is wrong.
     """
-    recipe, _ = _load(name, options)
-    lock = venv.lock_of(recipe)
+    recipe, _ = starting.load(name, options)
     if options.dataset is not None and options.dataset not in MADE_DATASETS and not Path(options.dataset).is_file():
         prompts.read_jsonl(Path(options.dataset))
-    return _plan(recipe, lock, options, Layout(
-        python=str(lock.interpreter), model=weights.location(recipe.model, lock.digest), folder=folder,
-        host="127.0.0.1", ports=numbers or dict.fromkeys(PORTS, 0),
-        assistant=weights.location(recipe.speculative.assistant, lock.digest) if recipe.speculative else None,
-    ))
-
-
-def _load(name: str, options: Options) -> tuple[Recipe, Path]:
-    if options.runtime not in RUNTIMES:
-        raise UsageError(f"no runtime is called {options.runtime!r}; {nearest(options.runtime, RUNTIMES)}")
-    if options.samples is not None and options.samples < 1:
-        raise UsageError(f"--samples is {options.samples}, expected 1 or more")
-    path = loading.find_recipe(name)
-    recipe = loading.load_recipe(path)
-    require_runnable(recipe, path)
-    return recipe, path
-
-
-def _plan(recipe: Recipe, lock: venv.Lock, options: Options, layout: Layout) -> Plan:
-    adapter, attached = engine(recipe.engine.name), connector(recipe.connector.name)
-    servers: list[Server] = []
-    cache = attached.cache_server(recipe, layout)
-    if cache is not None:
-        servers.append(cache)
-    servers.append(adapter.server(recipe, layout, "engine", attached.engine_flags(recipe, layout),
-                                  attached.engine_environment(recipe)))
-    if recipe.checks.thresholds.overhead.baseline == "beside":
-        servers.append(adapter.server(recipe, layout, "baseline", {}, {}))
-    return Plan(recipe=recipe, runtime=options.runtime, servers=tuple(servers), environment_name=lock.name,
-                lock_digest=lock.digest)
+    lock = venv.lock_of(recipe) if recipe.environment is not None else None
+    digest = lock.digest if lock else None
+    layout = Layout(
+        python=str(lock.interpreter) if lock else "python3", model=weights.location(recipe.model, digest),
+        folder=folder, host="127.0.0.1", ports=numbers or dict.fromkeys(starting.PORTS, 0),
+        assistant=weights.location(recipe.speculative.assistant, digest) if recipe.speculative else None,
+    )
+    return planning.compose(recipe, layout, runtime=options.runtime, environment_name=lock.name if lock else None,
+                            lock_digest=digest,
+                            image=read_image(recipe.image).reference if recipe.image and not lock else None)
 
 
 def prove(name: str, options: Options, console: Console, *,
@@ -132,7 +121,11 @@ def prove(name: str, options: Options, console: Console, *,
         UsageError: a name or option is wrong.
         CannotRunError: this host does not fit, or the environment cannot be made; nothing was started.
     """
-    recipe, path = _load(name, options)
+    recipe, path = starting.load(name, options)
+    missing = lacking(recipe, options.runtime)
+    if missing or recipe.hardware.gpus:
+        # Asked here too: what no installing or freeing can mend is said before a dataset is fetched.
+        preflight.require(recipe.resolved(), 0, missing, starting.elsewhere(recipe))
     lock = venv.lock_of(recipe)
     dataset = _dataset(recipe, options)
     run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
@@ -145,11 +138,11 @@ def prove(name: str, options: Options, console: Console, *,
     held = ports.Ports(cache_folder() / "ports")
     with interrupts.interruptible():
         try:
-            _make_folder(folder)
+            starting.make_folder(folder)
             process.sweep(runs_folder(), console.say)
-            missing = 0 if lock.interpreter.exists() else lock.installed_bytes
+            installing = 0 if lock.interpreter.exists() else lock.installed_bytes
             with run.step("preflight"):
-                preflight.require(recipe, missing)
+                preflight.require(recipe.resolved(), installing, (), starting.elsewhere(recipe))
             _execute(run, lock, dataset, servers, held)
             if afterwards is not None and run.session is not None:
                 afterwards(run.session)
@@ -175,14 +168,6 @@ def prove(name: str, options: Options, console: Console, *,
         return outcome
 
 
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True)
-    except OSError as error:
-        raise CannotRunError(f"the run folder {folder} cannot be made: {error.strerror}",
-                             tip="free space, or set KVPROOF_CACHE to a folder you may write to") from None
-
-
 def _effective(recipe: Recipe, options: Options) -> Recipe:
     """The recipe with the command line's number of samples."""
     if options.samples is None:
@@ -204,29 +189,8 @@ def _dataset(recipe: Recipe, options: Options) -> prompts.Dataset:
 def _execute(run: RunState, lock: venv.Lock, dataset: prompts.Dataset, servers: process.Processes,
              held: ports.Ports) -> None:
     recipe = _effective(run.recipe, run.options)
-    with run.step("environment"), run.stopwatch.waiting(), _disk_problems():
-        prepared = RUNTIMES[run.options.runtime].prepare(lock, run.console)
-        run.versions = prepared.versions
-    with run.step("model"), run.stopwatch.waiting(), _disk_problems():
-        made = weights.ensure(recipe.model, recipe.model.weights, lock.digest, prepared.interpreter, run.console)
-        run.model, assistant = made.facts, None
-        if recipe.speculative is not None:
-            drafting = weights.ensure(recipe.speculative.assistant, recipe.model.weights, lock.digest,
-                                      prepared.interpreter, run.console)
-            run.assistant, assistant = drafting.facts, drafting.location
-    with _disk_problems():
-        numbers = {name: held.take() for name in PORTS}
-        (run.folder / "second-tier").mkdir()
-    layout = Layout(python=str(prepared.interpreter), model=made.location, folder=run.folder, host="127.0.0.1",
-                    ports=numbers, assistant=assistant)
-    run.plan = plan_ = _plan(recipe, lock, run.options, layout)
-    for group in launching.start_groups(plan_):
-        with run.step("start " + " and ".join(s.role.replace("_", " ") for s in group)), run.stopwatch.waiting():
-            for server in group:
-                launching.start(run, servers, server)
-            for server in group:
-                launching.wait_ready(run, servers, server)
-    session = _connect(run, recipe, plan_, layout, servers)
+    plan_, layout = starting.start(run, recipe, lock, servers, lambda _: held.take())
+    session = _connect(run, plan_.recipe, plan_, layout, servers)
     run.engine_version = session.engine.version(session.client)
     with run.step("prompts"):
         session.prompts = prompts.build(dataset, recipe.prompts, session.tokenize, session.engine.max_tokens(recipe))
@@ -236,17 +200,6 @@ def _execute(run: RunState, lock: venv.Lock, dataset: prompts.Dataset, servers: 
     for check in chosen([*recipe.checks.required, *recipe.checks.reported]):
         _check(run, session, check)
         servers.observe()
-
-
-@contextmanager
-def _disk_problems() -> Iterator[None]:
-    """A file that cannot be made or read while a run is prepared means that it cannot run here."""
-    try:
-        yield
-    except OSError as error:
-        where = error.filename or cache_folder()
-        raise CannotRunError(f"{where}: {error.strerror or error}",
-                             tip="free space there or mend it; KVPROOF_CACHE moves the cache folder") from None
 
 
 def _connect(run: RunState, recipe: Recipe, plan_: Plan, layout: Layout, servers: process.Processes) -> Session:
@@ -284,7 +237,11 @@ def _check(run: RunState, session: Session, check: Any) -> None:
     required = check.NAME in run.recipe.checks.required
     passed = {r.name for r in run.results if r.verdict is Verdict.PASS}
     missing = [n for n in check.NEEDS if n not in passed]
-    if missing:
+    limits = {r.name: r for r in run.results if r.verdict is Verdict.UNSUPPORTED}
+    if missing and all(n in limits for n in missing):
+        # What rests on a known upstream limit alone is under the same limit, and not an open question.
+        judged = Judgement(Verdict.UNSUPPORTED, f"{missing[0]} is unsupported", link=limits[missing[0]].link)
+    elif missing:
         judged = Judgement(Verdict.NOT_MEASURED, f"{missing[0]} did not pass, so this would mean nothing")
     else:
         try:

@@ -1,5 +1,5 @@
-"""Whether a recipe can be run at all, judged before anything is installed: everything that it names is there, and it
-sets nothing that kvproof sets."""
+"""Whether a recipe can be run at all, judged before anything is installed: everything that it names is there, it sets
+nothing that kvproof sets, and kvproof has all that its proof takes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from .checks import CHECKS
 from .connectors import CONNECTORS
 from .engines import ENGINES
 from .errors import nearest
-from .loading import error_at
+from .image_lock import read_images
+from .loading import error_at, recipe_paths
 from .paths import IMAGES
 from .recipe import Recipe
 
 
-def require_runnable(recipe: Recipe, path: Path, images: Path = IMAGES) -> None:
+def require_known(recipe: Recipe, path: Path, images: Path = IMAGES) -> None:
     """Refuse a recipe that names what kvproof does not have, or that would not run what its evidence says.
 
     Raises:
@@ -28,13 +29,16 @@ def require_runnable(recipe: Recipe, path: Path, images: Path = IMAGES) -> None:
     require("engine", recipe.engine.name, ENGINES, "engine", "name")
     attached = CONNECTORS.keys() & ENGINES[recipe.engine.name].CONNECTORS.keys()
     require(f"connector of {recipe.engine.name}", recipe.connector.name, attached, "connector", "name")
-    folders = [folder.name for folder in images.iterdir() if folder.is_dir()] if images.is_dir() else []
-    for key in ("environment", "image"):
-        if getattr(recipe, key) is not None:
-            require(key, getattr(recipe, key), folders, key)
+    if recipe.environment is not None:
+        folders = [folder.name for folder in images.iterdir() if folder.is_dir()] if images.is_dir() else []
+        require("environment", recipe.environment, folders, "environment")
+    if recipe.image is not None:
+        require("image", recipe.image, read_images(images), "image")
     for key in ("required", "reported"):
         for number, name in enumerate(getattr(recipe.checks, key)):
             require("check", name, CHECKS, "checks", key, number)
+    if recipe.stands_for is not None:
+        require("recipe", recipe.stands_for, recipe_paths(path.parent), "stands_for")
     connector = CONNECTORS[recipe.connector.name]
     for part, given, reserved in (("engine", recipe.engine.arguments, ENGINES[recipe.engine.name].RESERVED),
                                   ("connector", recipe.connector.arguments, connector.RESERVED)):
@@ -45,3 +49,16 @@ def require_runnable(recipe: Recipe, path: Path, images: Path = IMAGES) -> None:
     unfit = connector.unfit(recipe)
     if unfit is not None:
         raise error_at(path, ("connector",), unfit)
+
+
+def lacking_to_run(recipe: Recipe, runtime: str) -> list[str]:
+    """What kvproof itself lacks to start a recipe's servers, which no host can make up for."""
+    if recipe.environment is not None:
+        return []
+    return [f"runtime: it needs the image {recipe.image}, and the runtime {runtime} takes locked environments"]
+
+
+def lacking(recipe: Recipe, runtime: str) -> list[str]:
+    """What kvproof itself lacks to prove a recipe; empty when nothing is."""
+    not_yet = CONNECTORS[recipe.connector.name].NOT_YET
+    return [*lacking_to_run(recipe, runtime), *([f"proof: {not_yet}"] if not_yet is not None else [])]

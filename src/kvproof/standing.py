@@ -18,8 +18,11 @@ from pydantic import Field
 from .checks import CONTROLS
 from .errors import EvidenceError
 from .evidence import CheckSummary, Hardware, Header, Record, Verdict, overall, read, read_header, summaries
-from .recipe import PROOF, Claim, Recipe
+from .recipe import PROOF, Caveat, Claim, Recipe
 
+_WORKS = frozenset({"validated", "supported"})
+CLAIM_TOLERANCE = 0.05
+"""How far a measured score or ratio may lie from a claimed one, absolute: 100 samples are no finer than that."""
 _CLOCK_ERROR = timedelta(days=1)
 _JUDGED = {Verdict.PASS: "passed", Verdict.FAIL: "failed", Verdict.UNSUPPORTED: "was unsupported"}
 
@@ -47,6 +50,16 @@ class Problem(Record):
     def blocking(self) -> bool:
         """Whether the matrix cannot be called up to date while it lasts."""
         return self.kind != "evidence"
+
+
+class StandIn(Record):
+    """A recipe that proves the same path on other hardware or with other weights."""
+
+    recipe: str
+    standing: Standing
+    weights: Literal["real", "nano", "dummy"]
+    evidence: str | None
+    """As in Cell."""
 
 
 class Cell(Record):
@@ -79,6 +92,11 @@ class Cell(Record):
     checks: tuple[CheckSummary, ...] = ()
     highlights: dict[str, float | int | str | None] = Field(default_factory=dict)
     claims: tuple[Claim, ...] = ()
+    caveats: tuple[Caveat, ...] = ()
+    """Those that hold for the engine version that the recipe pins."""
+    stands_for: str | None = None
+    """Recipe whose path this one proves; None when there is none."""
+    stand_ins: tuple[StandIn, ...] = ()
     contradictions: tuple[str, ...] = ()
     """Where evidence and claims, or claims among themselves, say opposite things."""
     notes: tuple[str, ...] = ()
@@ -257,7 +275,9 @@ def cell(current: Current, newest: Newest) -> Cell:
         reason=reason,
         weights=recipe.model.weights,
         claims=tuple(recipe.claims),
-        contradictions=tuple(_contradictions(recipe.claims, standing)),
+        caveats=tuple(caveat for caveat in recipe.caveats if recipe.applies(caveat.versions)),
+        stands_for=recipe.stands_for,
+        contradictions=tuple(_contradictions(recipe.claims, standing, decisive)),
         notes=tuple(_notes(newest, decisive, recipe, standing)),
     )
     if shown is None:
@@ -295,16 +315,39 @@ def _standing(current: Current, decisive: Run | None, shown: Run | None) -> tupl
     return Standing.NOT_RUN, None
 
 
-def _contradictions(claims: list[Claim], standing: Standing) -> Iterator[str]:
+def beside(cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
+    """The cells, each with those that stand in for it, and with what these say against its claims."""
+    result = []
+    for known in cells:
+        ins = tuple(StandIn(recipe=c.recipe, standing=c.standing, weights=c.weights, evidence=c.evidence)
+                    for c in cells if c.stands_for == known.recipe)
+        against = [
+            f"upstream says {claim.says} ({claim.source}, {claim.date}), but {stand_in.recipe}, which stands in for "
+            f"it with {stand_in.weights} weights, is {stand_in.standing}"
+            for claim in known.claims if claim.says in _WORKS
+            for stand_in in ins if stand_in.standing in (Standing.FAILING, Standing.UNSUPPORTED)
+        ]
+        result.append(known.model_copy(update={"stand_ins": ins,
+                                               "contradictions": (*known.contradictions, *against)}))
+    return tuple(result)
+
+
+def _contradictions(claims: list[Claim], standing: Standing, decisive: Run | None) -> Iterator[str]:
     works = standing is Standing.PROVEN
     if works or standing in (Standing.FAILING, Standing.UNSUPPORTED):
         for claim in claims:
-            if claim.says == "not supported" if works else claim.says in ("validated", "supported"):
+            if claim.says == "not supported" if works else claim.says in _WORKS:
                 said = f"upstream says {claim.says} ({claim.source}, {claim.date})"
                 yield f"{said}, but the evidence here makes it {standing}"
     said = {claim.says for claim in claims}
-    if "not supported" in said and said & {"validated", "supported"}:
+    if "not supported" in said and said & _WORKS:
         yield "the claims contradict each other: " + ", ".join(f"{c.says} ({c.source})" for c in claims)
+    measured = decisive.header.highlights if decisive and decisive.header.weights == "real" else {}
+    for claim in claims:
+        for name, value in claim.numbers.items():
+            here = measured.get(name)
+            if isinstance(here, int | float) and abs(here - value) > CLAIM_TOLERANCE:
+                yield f"upstream gives {name} {value:g} ({claim.source}, {claim.date}), measured here: {here:.4g}"
 
 
 def _notes(newest: Newest, decisive: Run | None, recipe: Recipe, standing: Standing) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ..engines import Engine
 from ..evidence import Measurement, Verdict
 
 
@@ -38,6 +39,23 @@ def judge(measurements: list[Measurement]) -> Judgement:
         reason = "; ".join(f"{m.name} is unknown ({m.source or 'no source'})" for m in unknown)
         return Judgement(Verdict.ERROR, reason, tuple(measurements))
     return Judgement(Verdict.PASS, None, tuple(measurements))
+
+
+def unmeasured(engine: Engine, *names: str) -> Judgement | None:
+    """The verdict of a check that judges by engine counters, when upstream is known not to offer one of them.
+
+    Args:
+        names: the counters, by kvproof's words.
+
+    Returns:
+        unsupported, with the upstream page; None when none of them is known to be missing. One that is missing all the
+        same leaves its measurement without a value, which `judge` makes an error.
+    """
+    missing = [name for name in names if name in engine.UNMEASURED]
+    if not missing:
+        return None
+    reason, link = engine.UNMEASURED[missing[0]]
+    return Judgement(Verdict.UNSUPPORTED, f"{engine.NAME} does not offer {', '.join(missing)}: {reason}", link=link)
 
 
 def error(reason: str, measurements: list[Measurement] | None = None) -> Judgement:

@@ -9,14 +9,18 @@ from __future__ import annotations
 from ..evidence import Measurement
 from ..session import Session, grown
 from .comparing import distance, failed_requests, score
-from .judgement import Judgement, error, judge
+from .judgement import Judgement, error, judge, unmeasured
 
 NAME = "noise-floor"
 CONTROL = False
 NEEDS = ("smoke",)
+_HITS = ("local_hit_tokens", "external_hit_tokens")
 
 
 def run(session: Session) -> Judgement:
+    unsupported = unmeasured(session.engine, *_HITS)
+    if unsupported is not None:
+        return unsupported
     first = session.send("computed")
     second = session.send("computed_again", salt=f"{session.run_id}-again")
     failures = failed_requests(first.samples) + failed_requests(second.samples)
@@ -25,7 +29,7 @@ def run(session: Session) -> Judgement:
     limits = session.recipe.checks.thresholds
     found = []
     for result in (first, second):
-        for kind in ("local_hit_tokens", "external_hit_tokens"):
+        for kind in _HITS:
             found.append(Measurement(
                 name=f"{kind}_{result.name}", value=grown(session.engine.COUNTERS, result.engine_before,
                                                           result.engine_after, kind),

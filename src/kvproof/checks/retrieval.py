@@ -8,7 +8,7 @@ from __future__ import annotations
 from ..evidence import Measurement, Pass
 from ..metrics import ratio
 from ..session import Session, grown
-from .judgement import Judgement, judge
+from .judgement import Judgement, judge, unmeasured
 
 NAME = "retrieval"
 CONTROL = False
@@ -16,6 +16,9 @@ NEEDS = ("store",)
 
 
 def run(session: Session) -> Judgement:
+    unsupported = unmeasured(session.engine, "external_hit_tokens", "source_external_tokens")
+    if unsupported is not None:
+        return unsupported
     # A hit in the engine's own cache, cut at the same place: the comparison's reference.
     session.send("local_hit")
     session.settle()

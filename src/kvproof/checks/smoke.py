@@ -24,6 +24,8 @@ def run(session: Session) -> Judgement:
     yes("served_under_its_name", recipe.model.served_name in served, f"/v1/models: {', '.join(served)}")
     completion = session.client.complete("The answer is", max_tokens=4)
     yes("completes", completion.error is None and bool(completion.token_ids), completion.error or "/v1/completions")
+    # Ids that are all unknown would make any two answers equal.
+    yes("gives_token_ids", all(token >= 0 for token in completion.token_ids), "/v1/completions: choices[].token_ids")
     if completion.timed_out:
         return error(f"engine: {completion.error}", found)
     try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ..evidence import Measurement, Pass, Verdict
 from ..metrics import ratio
 from ..session import Session, grown
-from .judgement import Judgement, judge
+from .judgement import Judgement, judge, unmeasured
 
 NAME = "speculative"
 CONTROL = False
@@ -51,6 +51,9 @@ def run(session: Session) -> Judgement:
     spec = session.recipe.speculative
     if spec is None:
         return Judgement(Verdict.NOT_MEASURED, "the recipe does not use speculative decoding")
+    unsupported = unmeasured(session.engine, "drafts", "draft_tokens", "accepted_tokens")
+    if unsupported is not None:
+        return unsupported
     limits = session.recipe.checks.thresholds.acceptance
     found: list[Measurement] = []
     seen = {}

@@ -8,9 +8,9 @@ from typing import Protocol
 from ..client import Http
 from ..errors import RecipeError, nearest
 from ..metrics import Counter, Reading
-from ..plan import Layout, Server
-from ..recipe import Argument, Recipe
-from . import lmcache_mp
+from ..plan import Connection, Layout, Server
+from ..recipe import Recipe
+from . import lmcache_inprocess, lmcache_mp, native
 
 
 class Connector(Protocol):
@@ -22,16 +22,20 @@ class Connector(Protocol):
     RESERVED: frozenset[str]
     """Flags of the cache server that kvproof sets itself."""
 
+    NOT_YET: str | None
+    """What kvproof cannot do with it yet, so that no recipe with it can be proven; None when there is nothing."""
+
     def unfit(self, recipe: Recipe) -> str | None:
         """Why a recipe cannot be proven with this connector; None when it can."""
 
     def cache_server(self, recipe: Recipe, layout: Layout) -> Server | None:
         """The cache server's process; None when the connector has none."""
 
-    def engine_flags(self, recipe: Recipe, layout: Layout) -> Mapping[str, Argument]:
-        """What attaches the connector to the engine."""
+    def connection(self, recipe: Recipe, layout: Layout) -> Connection:
+        """What the engine needs to know of it."""
 
-    def engine_environment(self, recipe: Recipe) -> Mapping[str, str]: ...
+    def requirements(self, recipe: Recipe) -> tuple[str, ...]:
+        """What pip installs for it beside the engine, pinned; empty when the engine brings it along."""
 
     def fatal_line(self, line: str) -> str | None:
         """Why a line of the cache server's log means that the engine will never be ready; else None."""
@@ -61,7 +65,7 @@ class Damage(Protocol):
     files: int
 
 
-CONNECTORS: dict[str, Connector] = {module.NAME: module for module in (lmcache_mp,)}
+CONNECTORS: dict[str, Connector] = {module.NAME: module for module in (lmcache_mp, lmcache_inprocess, native)}
 
 
 def connector(name: str) -> Connector:

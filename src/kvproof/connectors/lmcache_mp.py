@@ -15,8 +15,8 @@ from pathlib import Path
 from ..client import Http
 from ..errors import KvproofError, ServerError
 from ..metrics import Counter, Reading
-from ..plan import Layout, Server, flags
-from ..recipe import Argument, Recipe
+from ..plan import Connection, Layout, Server, flags
+from ..recipe import Recipe
 
 NAME = "lmcache-mp"
 _LOOKUPS = "lmcache_mp_lookup_requested_tokens_total"
@@ -37,6 +37,7 @@ COUNTERS = {
                                    witness="lmcache_mp_l2_store_submitted_requests_total"),
 }
 RESERVED = frozenset({"host", "port", "http-host", "http-port", "l2-adapter"})
+NOT_YET = None
 _REGISTRATION_FAILED = re.compile(
     r"must be a multiple of|REGISTER_KV_CACHE.*(?:failed|timeout)|Error registering|sub-chunk sliding window", re.I
 )
@@ -75,23 +76,18 @@ def cache_server(recipe: Recipe, layout: Layout) -> Server | None:
     )
 
 
-def engine_flags(recipe: Recipe, layout: Layout) -> Mapping[str, Argument]:
-    config = {
-        "kv_connector": "LMCacheMPConnector",
-        "kv_role": "kv_both",
-        "kv_connector_extra_config": {
-            "lmcache.mp.host": f"tcp://{layout.host}",
-            "lmcache.mp.port": layout.ports["cache"],
-            **recipe.connector.extra_config,
-        },
-    }
-    return {"kv-transfer-config": json.dumps(config)}
+def connection(recipe: Recipe, layout: Layout) -> Connection:
+    environment = {"LMCACHE_TRACK_USAGE": "false", "LMCACHE_DISABLE_BANNER": "1"}
+    if not recipe.hardware.gpus:
+        # Without a GPU there is no IPC handle that the engine could hand over, so the cache server moves the bytes.
+        environment["LMCACHE_MP_TRANSFER_MODE"] = "lmcache_driven"
+    port = layout.ports["cache"]
+    settings = {"lmcache.mp.host": f"tcp://{layout.host}", "lmcache.mp.port": port, **recipe.connector.extra_config}
+    return Connection(NAME, layout.host, port, settings, environment)
 
 
-def engine_environment(recipe: Recipe) -> Mapping[str, str]:
-    common = {"LMCACHE_TRACK_USAGE": "false", "LMCACHE_DISABLE_BANNER": "1"}
-    # Without a GPU there is no IPC handle that the engine could hand over, so the cache server moves the bytes.
-    return common if recipe.hardware.gpus else {**common, "LMCACHE_MP_TRANSFER_MODE": "lmcache_driven"}
+def requirements(recipe: Recipe) -> tuple[str, ...]:
+    return (f"lmcache=={recipe.connector.version}",) if recipe.connector.version else ("lmcache",)
 
 
 def fatal_line(line: str) -> str | None:

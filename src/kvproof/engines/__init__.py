@@ -8,9 +8,9 @@ from typing import Protocol
 from ..client import EngineClient
 from ..errors import RecipeError, nearest
 from ..metrics import Counter
-from ..plan import Layout, Server
-from ..recipe import Argument, Recipe
-from . import vllm
+from ..plan import Connection, Layout, Server
+from ..recipe import Recipe
+from . import sglang, trtllm, vllm
 
 
 class Engine(Protocol):
@@ -22,12 +22,24 @@ class Engine(Protocol):
     RESERVED: frozenset[str]
     """Flags that kvproof sets itself; a recipe that names one would not run what its evidence says."""
     COUNTERS: Mapping[str, Counter]
-    """By kvproof's words: prompt_tokens, local_hit_tokens, external_hit_tokens, computed_tokens, …"""
+    """By kvproof's words, which are those of vllm.COUNTERS; prompt_tokens must be there."""
     METRICS_PATH: str
+    PARALLEL_FLAG: str
+    """Flag that sets over how many GPUs every layer is split."""
 
-    def server(self, recipe: Recipe, layout: Layout, role: str, connector: Mapping[str, Argument],
-               environment: Mapping[str, str]) -> Server:
-        """The engine's process; connector holds the flags that attach the KV connector."""
+    UNMEASURED: Mapping[str, tuple[str, str]]
+    """The other words: counters that the engine does not offer, to the reason and the upstream page that says so.
+    A check that judges by one of them is unsupported."""
+
+    def server(self, recipe: Recipe, layout: Layout, role: str, connection: Connection | None) -> Server:
+        """The engine's process; connection is None for an engine without KV connector.
+
+        Raises:
+            RecipeError: the engine refuses what the recipe asks for.
+        """
+
+    def requirements(self, recipe: Recipe) -> tuple[str, ...] | None:
+        """What pip installs for the engine, pinned; None when it is only to be had as an image."""
 
     def max_tokens(self, recipe: Recipe) -> int | None:
         """Longest context of the recipe; None when only the model knows."""
@@ -45,7 +57,7 @@ class Engine(Protocol):
         """kvproof's name of the connector that the engine says it made; None when it made none."""
 
 
-ENGINES: dict[str, Engine] = {module.NAME: module for module in (vllm,)}
+ENGINES: dict[str, Engine] = {module.NAME: module for module in (vllm, sglang, trtllm)}
 
 
 def engine(name: str) -> Engine:

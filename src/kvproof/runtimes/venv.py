@@ -39,6 +39,7 @@ class Lock:
     Attributes:
         digest: sha256 of requirements.lock.
         python: minor version that the lock was resolved for, such as 3.11.
+        image: entry of images/lock.toml that it can be installed in; None when none is named.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Lock:
     first: str
     first_index: str
     installed_bytes: int
+    image: str | None = None
 
     @property
     def folder(self) -> Path:
@@ -76,6 +78,7 @@ def read_lock(name: str, images: Path = IMAGES) -> Lock:
             digest=hashlib.sha256((folder / "requirements.lock").read_bytes()).hexdigest(),
             python=about["python"], platform=about["platform"], first=about["first"],
             first_index=about["first_index"], installed_bytes=int(float(about["installed_gib"]) * 1024**3),
+            image=about.get("image"),
         )
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RecipeError(f"{folder}/environment.toml: {type(error).__name__}: {error}") from None
