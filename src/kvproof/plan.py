@@ -7,7 +7,7 @@ A plan holds no decision that is taken later: argv, environment, ports, files an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,11 @@ class Server:
     log: str
     files: Mapping[str, str] = field(default_factory=dict)
     proof_only: frozenset[str] = frozenset()
+
+    def for_use(self) -> Server:
+        """The same server without what only a proof needs."""
+        kept = {name: value for name, value in self.environment.items() if name not in self.proof_only}
+        return replace(self, environment=kept)
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from .recipe import Recipe
 
 
 def compose(recipe: Recipe, layout: Layout, *, runtime: str, environment_name: str | None = None,
-            lock_digest: str | None = None, image: str | None = None, baseline: bool = True) -> Plan:
+            lock_digest: str | None = None, image: str | None = None, proving: bool = True) -> Plan:
     """What the recipe starts where the layout says. Decides; starts, reads and reserves nothing.
 
     Args:
         image: reference with digest of the image that it runs in; None in a locked environment.
-        baseline: whether to start the engine without connector that the check overhead compares with, where the
-            recipe asks for it.
+        proving: False for servers that are only used: without the engine that the check overhead compares with,
+            and without what only a proof needs.
     """
     recipe = recipe.resolved()
     adapter, attached = engine(recipe.engine.name), connector(recipe.connector.name)
@@ -24,7 +24,9 @@ def compose(recipe: Recipe, layout: Layout, *, runtime: str, environment_name: s
     if cache is not None:
         servers.append(cache)
     servers.append(adapter.server(recipe, layout, "engine", attached.connection(recipe, layout)))
-    if baseline and recipe.checks.thresholds.overhead.baseline == "beside":
+    if proving and recipe.checks.thresholds.overhead.baseline == "beside":
         servers.append(adapter.server(recipe, layout, "baseline", None))
+    if not proving:
+        servers = [server.for_use() for server in servers]
     return Plan(recipe=recipe, runtime=runtime, servers=tuple(servers), environment_name=environment_name,
                 lock_digest=lock_digest, image=image)

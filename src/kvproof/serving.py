@@ -52,7 +52,7 @@ def serve(name: str, console: Console, *, port: int | None = None, ready: Callab
             installing = 0 if lock.interpreter.exists() else lock.installed_bytes
             preflight.require(recipe.resolved(), installing, (), starting.elsewhere(recipe))
             plan, _ = starting.start(run, recipe, lock, servers,
-                                     lambda role: port if port and role == "engine" else held.take(), baseline=False)
+                                     lambda role: port if port and role == "engine" else held.take(), proving=False)
             ready(plan)
             try:
                 while True:

@@ -13,10 +13,14 @@ from pathlib import Path, PurePosixPath
 from urllib.parse import unquote, urlsplit
 
 from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
-_WIDE = ("support-matrix.md",)
+from kvproof import site_data
+from kvproof.errors import KvproofError
+
+_WIDE = ("support-matrix.md", site_data.PAGE)
 """Pages that are one wide table, and need the room that the menu at their side takes."""
 _COMMENT = re.compile(r"\A\s*<!--.*?-->\s*", re.DOTALL)
 """Before a page's heading; MkDocs would not take the heading for its title."""
@@ -31,11 +35,14 @@ class _Copy(File):
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add all evidence, linked or not, and put the pages of a folder where the menu names the folder."""
+    """Add all evidence, linked or not, and what "Find a recipe" shows; fill the menu with the pages of its folders."""
     docs = Path(config.docs_dir)
     for path in sorted(docs.parent.glob("evidence/*/*.json")):
         _add(files, config, posixpath.join("..", path.relative_to(docs.parent).as_posix()))
     config.nav = [filled for entry in config.nav or [] for filled in _filled(entry, files)]
+    if files.get_file_from_path(site_data.PAGE) is not None:
+        config.nav.insert(1, {"Find a recipe": site_data.PAGE})
+        _add_matrix_data(files, config)
     return files
 
 
@@ -49,6 +56,17 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         if uri.startswith("../"):
             _add(files, config, uri)
     return _COMMENT.sub("", markdown)
+
+
+def _add_matrix_data(files: Files, config: MkDocsConfig) -> None:
+    """Add what the page "Find a recipe" shows, which is made anew with each site and never committed."""
+    project = Path(config.docs_dir).parent
+    try:
+        scripts = site_data.scripts(*(project / name for name in ("recipes", "evidence", "images")))
+    except KvproofError as error:
+        raise PluginError(f"{site_data.PAGE}: {error.message}") from None
+    for name, text in scripts.items():
+        files.append(File.generated(config, f"{site_data.FOLDER}/{name}", content=text))
 
 
 def _targets(markdown: str) -> Iterator[str]:

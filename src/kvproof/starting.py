@@ -59,12 +59,12 @@ def make_folder(folder: Path) -> None:
 
 
 def start(run: RunState, recipe: Recipe, lock: venv.Lock, servers: process.Processes, port: Callable[[str], int], *,
-          baseline: bool = True) -> tuple[Plan, Layout]:
+          proving: bool = True) -> tuple[Plan, Layout]:
     """Prepare environment and model, start the servers and wait until they are ready.
 
     Args:
         port: TCP port for each name in PORTS.
-        baseline: as in `planning.compose`.
+        proving: as in `planning.compose`.
 
     Raises:
         CannotRunError: something cannot be had here, or a server never became ready.
@@ -85,7 +85,7 @@ def start(run: RunState, recipe: Recipe, lock: venv.Lock, servers: process.Proce
     layout = Layout(python=str(prepared.interpreter), model=made.location, folder=run.folder, host="127.0.0.1",
                     ports=numbers, assistant=assistant)
     run.plan = plan = planning.compose(recipe, layout, runtime=run.options.runtime, environment_name=lock.name,
-                                       lock_digest=lock.digest, baseline=baseline)
+                                       lock_digest=lock.digest, proving=proving)
     for group in launching.start_groups(plan):
         with run.step("start " + " and ".join(s.role.replace("_", " ") for s in group)), run.stopwatch.waiting():
             for server in group:

@@ -26,6 +26,7 @@ RESERVED = frozenset({
     "speculative-algorithm", "speculative-draft-model-path", "speculative-draft-model-revision",
     "speculative-num-steps", "speculative-eagle-topk", "speculative-num-draft-tokens",
 })
+PARALLEL_FLAG = "tp-size"
 METRICS_PATH = "/metrics"
 _PROMPTS = "sglang:prompt_tokens_total"
 _CACHED = "sglang:cached_tokens_total"
@@ -68,7 +69,7 @@ def server(recipe: Recipe, layout: Layout, role: str, connection: Connection | N
         layout.python, "-m", "sglang.launch_server",
         "--model-path", layout.model, *([] if ours else ["--revision", recipe.model.revision]),
         "--served-model-name", recipe.model.served_name,
-        "--host", layout.host, "--port", str(port),
+        "--host", layout.listen or layout.host, "--port", str(port),
         "--enable-metrics", "--enable-cache-report",
         *flags(recipe.engine.arguments),
         *(["--enable-lmcache", "--lmcache-config-file", str(layout.folder / settings)] if connection else []),

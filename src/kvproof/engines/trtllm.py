@@ -24,6 +24,7 @@ _ADAPTER = "lmcache.integration.tensorrt_llm.tensorrt_mp_adapter"
 CONNECTORS = {"lmcache-mp": _ADAPTER}
 RESERVED = frozenset({"served-model-name", "host", "port", "backend", "revision", "hf-revision", "tokenizer",
                       "custom-tokenizer", "config", "extra-llm-api-options", "kv-connector", "server-role", "grpc"})
+PARALLEL_FLAG = "tp_size"
 METRICS_PATH = "/prometheus/metrics"
 """/metrics is JSON, about iterations."""
 _DRAFTED = "trtllm_spec_decode_drafted_tokens_total"
@@ -68,7 +69,7 @@ def server(recipe: Recipe, layout: Layout, role: str, connection: Connection | N
             layout.tool("trtllm-serve"), layout.model, "--backend", "pytorch",
             *([] if ours else ["--revision", recipe.model.revision]),
             "--served_model_name", recipe.model.served_name,
-            "--host", layout.host, "--port", str(port),
+            "--host", layout.listen or layout.host, "--port", str(port),
             *flags(recipe.engine.arguments), "--extra_llm_api_options", str(layout.folder / options),
         ),
         environment={

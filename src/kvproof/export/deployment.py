@@ -182,7 +182,7 @@ class Deployment:
     @property
     def proof_only(self) -> list[str]:
         """Environment of the plan that is left out."""
-        return sorted({name for part in self.parts for name in part.server.proof_only & part.server.environment.keys()})
+        return sorted({name for part in self.parts for name in part.server.proof_only})
 
     @property
     def variables(self) -> set[str]:
@@ -259,7 +259,7 @@ def lay_out(recipe: Recipe, form: str, *, asked: Recipe, images: Path) -> Deploy
     image, setup = (None, ()) if on_host else _container(recipe, lock, needs, also, images)
     own_python = on_host and (lock is not None or needs is not None)
     plan = planning.compose(recipe, _layout(recipe, form, own_python), runtime=form,
-                            image=image.reference if image else None, baseline=False)
+                            image=image.reference if image else None, proving=False)
     builds = tuple(Build(_place(c, form), f"src/kvproof/builders/{weights.builder_path(c.build.builder).name}",
                          json.dumps({"seed": c.build.seed, "config": c.build.config}))
                    for c in _checkpoints(recipe) if c.build is not None)
@@ -350,7 +350,7 @@ def _is_lacking(image: Image, requirement: str) -> bool:
 def _part(server: Server, recipe: Recipe, setup: tuple[str, ...], making: tuple[str, ...]) -> Part:
     is_engine, gpus = server.role == "engine", recipe.hardware.gpus
     return Part(
-        server=server, environment={n: v for n, v in sorted(server.environment.items()) if n not in server.proof_only},
+        server=server, environment=dict(sorted(server.environment.items())),
         setup=(*setup, *(making if is_engine else ())),
         # A cache server opens the memory of every GPU that the engine has, so it must see them all.
         gpus=gpus if is_engine or not gpus else "all",

@@ -18,10 +18,11 @@ PORTS = {"engine": _FIRST, "cache": _FIRST + 1, "cache_http": _FIRST + 2}
 """By the layout's names."""
 NUMBERS = {"engine": 8000, "cache": 5555, "cache_http": 8080}
 VARIABLES = {"engine": "PORT", "cache": "CACHE_PORT", "cache_http": "CACHE_HTTP_PORT"}
-_NAMES = {symbol: symbol.strip("@") for symbol in (RUN_DIR, KVPROOF_HOME, HOST, BIN)} | {_PYTHON: "PYTHON"} | {
-    str(number): VARIABLES[name] for name, number in PORTS.items()}
+_TEXTS = {_PYTHON: "PYTHON"} | {symbol: symbol.strip("@") for symbol in (RUN_DIR, KVPROOF_HOME, HOST, BIN)}
+_NAMES = _TEXTS | {str(number): VARIABLES[name] for name, number in PORTS.items()}
 _DEFAULTS = {VARIABLES[name]: str(number) for name, number in NUMBERS.items()} | {"HOST": "127.0.0.1"}
-_SYMBOL = re.compile("|".join(rf"(?<!\d){re.escape(s)}(?!\d)" for s in sorted(_NAMES, key=len, reverse=True)))
+# The longer symbol first; digits before or after make another number.
+_SYMBOL = re.compile("|".join([*_TEXTS, rf"(?<!\d)(?:{'|'.join(map(str, PORTS.values()))})(?!\d)"]))
 _SAFE_IN_DOUBLE_QUOTES = re.compile(r'[^"$`\\!]*')
 _PLAIN = re.compile(r"[A-Za-z0-9@%+=:,./_-]+")
 
@@ -88,8 +89,8 @@ def _in_compose(text: str) -> str:
 
 
 def _in_k8s(text: str) -> str:
-    """$(NAME) is a variable in a container's command and environment."""
-    return text.replace("$(", "$$(")
+    """$(NAME) is a variable in a container's command and environment, and $$ is a $."""
+    return re.sub(r"\$(?=[($])", "$$", text)
 
 
 def compose(text: str, indent: int = 0) -> str:
@@ -108,7 +109,7 @@ def yaml(text: str, indent: int = 0) -> str:
     Args:
         indent: 0 for a place where no block can stand.
     """
-    if indent and "\n" in text and text.isascii() and not re.search(r"[^ -~\n]|^ |\n\n\Z", text):
+    if indent and "\n" in text and not re.search(r"[^ -~\n]|\A[ \n]|\n\n\Z", text):
         inside = "\n".join(" " * indent + line if line else "" for line in text.rstrip("\n").split("\n"))
         return ("|" if text.endswith("\n") else "|-") + "\n" + inside
     escaped = json.dumps(text, ensure_ascii=False)
