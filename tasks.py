@@ -29,7 +29,7 @@ def recipes(c: Context, json: bool = False) -> None:
     positional=["name"],
     help={
         "name": "recipe to run, as ./inv recipes lists it",
-        "runtime": "where servers run",
+        "runtime": "where servers run: venv or docker",
         "dry-run": "print the plan and start nothing",
         "samples": "number of prompts; fewer than the recipe's is no proof",
         "restart-engine": "empty the engine's cache by restarting it",
@@ -115,16 +115,60 @@ def docs(c: Context, check: bool = False, site: str | None = None, json: bool = 
 
 
 @task(positional=["name"], help={"name": "recipe to serve, as ./inv recipes lists it",
+                                 "runtime": "where servers run: venv or docker",
                                  "port": "TCP port of the engine; a free one is chosen otherwise"})
 @task_errors
-def serve(c: Context, name: str, port: int | None = None) -> None:
+def serve(c: Context, name: str, runtime: str = "venv", port: int | None = None) -> None:
     """Start a recipe's servers and leave them running until Ctrl-C."""
     from kvproof import serving
     from kvproof.console import Console
     from kvproof.redact import Redactor
 
-    serving.serve(name, Console(), port=_whole_number("--port", port),
+    serving.serve(name, Console(), runtime=runtime, port=_whole_number("--port", port),
                   ready=lambda plan: print(Redactor()(serving.how_to_use(plan)), flush=True))
+
+
+@task(optional=["name"], help={"name": "recipe to look for; the host in general otherwise",
+                              "json": "print the findings as JSON"})
+@task_errors
+def doctor(c: Context, name: str | None = None, json: bool = False) -> None:
+    """Say whether this host fits: for a recipe, or in general."""
+    from kvproof import doctor as module
+    from kvproof.errors import UsageError
+    from kvproof.redact import Redactor
+
+    if name is not None and not isinstance(name, str):
+        raise UsageError("--name needs a value")
+    found = module.examine(name)
+    print(Redactor()(_dumps(module.as_data(found)) if json else module.text(found)), flush=True)
+    module.raise_for(found)
+
+
+@task(
+    positional=["url"],
+    help={
+        "url": "address of a running engine, such as http://localhost:8000",
+        "cache-server": "address of its cache server's HTTP interface, a second witness",
+        "connector": "KV connector that it should have; the servers are asked otherwise",
+        "model": "served model name; needed where there are several",
+        "passive": "send no prompts: judge from the counters alone",
+        "prompts": "how many prompts to make up and send, 1 to 16; 3 otherwise",
+        "json": "print the verdict as JSON",
+    },
+)
+@task_errors
+def probe(c: Context, url: str, cache_server: str | None = None, connector: str | None = None,
+          model: str | None = None, passive: bool = False, prompts: int | None = None, json: bool = False) -> None:
+    """Say whether a running server offloads its KV cache now."""
+    from kvproof import probe as module
+    from kvproof.console import Console
+    from kvproof.redact import Redactor
+
+    count = _whole_number("--prompts", prompts)
+    wishes = module.Wishes(connector=connector, model=model, passive=passive, prompts=3 if count is None else count)
+    report = module.probe(url, Console(), wishes, cache_server)
+    print(Redactor()(_dumps(module.as_data(report)) if json else module.text(report)), flush=True)
+    module.raise_for(report)
 
 
 @task(
@@ -165,6 +209,50 @@ def export(c: Context, name: str, to: str | None = None, gpus: int | None = None
     print(_dumps({**made.as_data(), "file": written}) if json else f"wrote {written}")
 
 
+@task(
+    positional=["file"],
+    help={
+        "file": "command, manifest or configuration as it was pasted, or - for standard input",
+        "engine-version": "version of the engine, in place of what the paste says",
+        "fix": "print the corrected text, and the findings to stderr",
+        "json": "print the findings as JSON",
+    },
+)
+@task_errors
+def lint(c: Context, file: str, engine_version: str | None = None, fix: bool = False, json: bool = False) -> None:
+    """Say what is wrong with a pasted command, manifest or configuration; nothing of it is run."""
+    from kvproof import lint as module
+
+    report = module.lint(file, engine_version)
+    mended = module.fix(report, engine_version) if fix else None
+    if json:
+        print(_dumps(module.data(report, mended)), flush=True)
+    elif mended is not None:
+        print(module.text(report), file=sys.stderr)
+        print(mended.text, end="", flush=True)
+    else:
+        print(module.text(report), flush=True)
+    sys.exit((mended.left if mended is not None else report).exit_code)
+
+
+@task(
+    positional=["log"],
+    help={
+        "log": "log or metrics page, - for standard input, or a recipe's name for its newest run",
+        "engine-version": "version of the engine, in place of what the log says",
+        "json": "print the answer as JSON",
+    },
+)
+@task_errors
+def explain(c: Context, log: str, engine_version: str | None = None, json: bool = False) -> None:
+    """Say why a server does not offload, or that it does, from its logs."""
+    from kvproof import explain as module
+
+    found = module.what(log, sys.stdin.buffer, engine_version)
+    print(_dumps(module.as_data(found)) if json else "\n".join(module.lines(found)), flush=True)
+    sys.exit(found.exit_code)
+
+
 @task(positional=["name"], help={"name": "locked environment, a folder under images/"})
 @task_errors
 def environment(c: Context, name: str) -> None:
@@ -173,6 +261,34 @@ def environment(c: Context, name: str) -> None:
     from kvproof.runtimes import venv
 
     print(venv.ensure(venv.read_lock(name), Console()))
+
+
+@task(positional=["name"], help={"name": "image, a folder under images/",
+                                 "again": "build it though nothing changed, from nothing of earlier builds",
+                                 "json": "print what was built as JSON"})
+@task_errors
+def build(c: Context, name: str, again: bool = False, json: bool = False) -> None:
+    """Build an image of images/ for the docker runtime."""
+    from kvproof import building
+    from kvproof.console import Console
+
+    made = building.build(name, Console(), again=again)
+    print(_dumps(made) if json else f"{made['image']} is {made['id']}, built from {made['base']}")
+
+
+@task(help={"dry-run": "list what is left and remove nothing", "json": "print the list as JSON"})
+@task_errors
+def clean(c: Context, dry_run: bool = False, json: bool = False) -> None:
+    """Remove what runs that were killed have left: processes, containers."""
+    from kvproof import cleaning
+    from kvproof.redact import Redactor
+
+    found = cleaning.find()
+    if not dry_run:
+        cleaning.remove(found)
+    shown = _dumps(found.as_data(not dry_run)) if json else \
+        "\n".join(found.lines("would be removed" if dry_run else "removed"))
+    print(Redactor()(shown), flush=True)
 
 
 @task(help={"fast": "leave out what starts an engine", "json": "print the counts as JSON, all else to stderr"})
@@ -202,6 +318,39 @@ def lock(c: Context, name: str) -> None:
     from kvproof import locking
 
     print(f"wrote {locking.resolve(name)}")
+
+
+@task(
+    iterable=["image"],
+    help={
+        "image": "entry of images/lock.toml, by name or REPOSITORY:TAG; all otherwise",
+        "check": "write nothing; exit 1 when a tag has moved or a digest is gone",
+        "update": "write what the registries say into images/lock.toml and the Dockerfiles",
+        "json": "print the comparison as JSON",
+    },
+)
+@task_errors
+def pin(c: Context, image: list[str] | None = None, check: bool = False, update: bool = False,
+        json: bool = False) -> None:
+    """Compare pinned images with their registries, old and new digest."""
+    from kvproof import pinning
+    from kvproof.console import Console
+    from kvproof.errors import KvproofError, UsageError
+    from kvproof.registry import Registry
+
+    if check and update:
+        raise UsageError("--check and --update exclude each other: --check writes nothing")
+    images = pinning.chosen(image or ())
+    with Registry() as registry:
+        rows = list(pinning.compare(images, registry, Console()))
+    print(_dumps([row.as_data() for row in rows]) if json else pinning.text(rows), flush=True)
+    for path in pinning.write(rows) if update else ():
+        print(f"wrote {path}", file=sys.stderr)
+    try:
+        pinning.raise_for(rows, check=check)
+    except KvproofError as error:
+        error.result_printed = True
+        raise
 
 
 def _report_drift(drift: list[str], what: str, mend: str, as_json: bool) -> None:

@@ -63,6 +63,8 @@ def swap_assistant(folder: str) -> None:
 
     def swapped(path: Path) -> Recipe:
         recipe = load(path)
+        if path.stem != sys.argv[1]:
+            return recipe
         assert recipe.speculative is not None
         assistant = recipe.speculative.assistant.model_copy(update={"folder": folder})
         return recipe.model_copy(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from kvproof.connectors import CONNECTORS, connector, lmcache_mp
 from kvproof.errors import KvproofError, RecipeError, ServerError
 from kvproof.plan import Layout
+from kvproof.recipe import Recipe
 from made_up import recipe
 
 SUBMITTED = "lmcache_mp_num_submitted_stores_total"
@@ -163,3 +165,21 @@ def test_the_transfer_mode_follows_the_hardware() -> None:
     assert lmcache_mp.connection(recipe(), at).environment["LMCACHE_MP_TRANSFER_MODE"] == "lmcache_driven"
     gpu = recipe(hardware={"gpus": 1, "memory_gib": 1, "shm_gib": 1, "disk_gib": 1})
     assert "LMCACHE_MP_TRANSFER_MODE" not in lmcache_mp.connection(gpu, at).environment
+
+
+def test_a_codec_is_handed_to_the_second_tier() -> None:
+    layout = Layout(python="p", model="m", folder=Path("/run"), host="h", ports={"cache": 1, "cache_http": 2})
+
+    def tier(of: Recipe) -> dict:
+        argv = lmcache_mp.cache_server(of, layout).argv
+        return json.loads(argv[argv.index("--l2-adapter") + 1])
+
+    plain = {"type": "fs", "base_path": str(layout.folder / "second-tier")}
+    assert tier(recipe()) == plain
+    coded = recipe(connector=recipe().connector.model_dump() | {"codec": "fp8"})
+    assert tier(coded) == plain | {"serde": {"type": "fp8"}}
+
+
+def test_a_codec_needs_a_second_tier() -> None:
+    with pytest.raises(ValueError, match="codec fp8 encodes what the second tier keeps, and there is no second_tier"):
+        recipe(connector={"name": "lmcache-mp", "codec": "fp8"})

@@ -19,7 +19,7 @@ from kvproof.errors import EvidenceError, KvproofError, UsageError
 from kvproof.evidence import Hardware, Header
 from kvproof.matrix import Standing
 from kvproof.matrix_page import hardware_text
-from kvproof.recipe import PROOF
+from kvproof.recipe import PROOF, Recipe
 from made_up import LOCK_DIGEST, PASSES, RECIPE, checks, header, project, recipe, record
 
 Folders = tuple[Path, Path, Path]
@@ -84,7 +84,9 @@ def test_unsupported(folders: Folders) -> None:
         ({"lock_digest": "0" * 64}, "the lock of fixture-env changed"),
         (CHANGED | {"lock_digest": "0" * 64}, "the recipe and the lock of fixture-env changed"),
         ({"lock_digest": None}, "the lock of fixture-env changed"),
-        ({"lock_digest": None, "image_digest": "sha256:1"}, "the image (none is pinned) changed"),
+        ({"image_digest": "sha256:1"}, "the image (none is pinned) changed"),
+        ({"lock_digest": None, "image_digest": "sha256:1"},
+         "the image (none is pinned) and the lock of fixture-env changed"),
     ],
 )
 def test_stale_says_which_pin_changed(folders: Folders, changes: dict, said: str) -> None:
@@ -99,6 +101,47 @@ def test_a_changed_lock_file_makes_evidence_stale(folders: Folders) -> None:
     keep(folders)
     (folders[2] / "fixture-env" / "requirements.lock").write_text("fixture-package==1.1\n")
     assert only(folders).standing is Standing.STALE
+
+
+IMAGE = """\
+[python]
+repository = "python"
+tag = "3"
+index = "sha256:{index}"
+contains = {{ python = "3.11" }}
+learned = "reported"
+date = "2026-01-01"
+sources = []
+[python.platforms]
+"linux/amd64" = "sha256:{platform}"
+"""
+
+
+def test_a_run_in_a_container_is_held_to_the_pinned_image(folders: Folders) -> None:
+    index, platform = "1" * 64, "2" * 64
+    lock, environment = folders[2] / "lock.toml", folders[2] / "fixture-env" / "environment.toml"
+    lock.write_text(IMAGE.format(index=index, platform=platform))
+    environment.write_text('image = "python"\n')
+    for digest in (index, platform):
+        keep(folders, image_digest=f"sha256:{digest}")
+        assert only(folders).standing is Standing.PROVEN
+    lock.write_text(IMAGE.format(index="3" * 64, platform="4" * 64))
+    assert only(folders).reason.endswith("since then the image changed")
+    lock.write_text(IMAGE.format(index=index, platform=platform))
+    (folders[2] / "fixture-env" / "requirements.lock").write_text("fixture-package==1.1\n")
+    assert only(folders).reason.endswith("since then the lock of fixture-env changed")
+
+
+def test_what_is_added_to_an_image_is_pinned_too() -> None:
+    image, layer = frozenset({"sha256:1"}), "2" * 64
+    of = Recipe.model_validate(RECIPE | {"environment": None, "image": "python"})
+    head = header(of, lock_digest=layer, image_digest="sha256:1")
+    added = standing.Current(of, of.digest(), None, image, layer)
+    assert added.changed(head) == []
+    assert added.changed(head.model_copy(update={"lock_digest": "3" * 64})) == ["the lock of python"]
+    assert added.changed(head.model_copy(update={"lock_digest": None})) == ["the lock of python"]
+    whole = standing.Current(of, of.digest(), None, image, None)
+    assert whole.changed(head.model_copy(update={"lock_digest": None})) == []
 
 
 def test_a_corrected_title_does_not(folders: Folders) -> None:

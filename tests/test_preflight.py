@@ -80,10 +80,10 @@ def test_the_facts_of_this_host_are_plausible(tmp_path) -> None:
 
 def test_what_no_freed_space_would_help_says_where_to_turn(seen: dict) -> None:
     with pytest.raises(HostError, match="GPUs: 2 needed, 0 found; runtime: another is needed") as caught:
-        preflight.require(needing(gpus=2), 0, ["runtime: another is needed"], "run it elsewhere")
+        preflight.require(needing(gpus=2), 0, ["runtime: another is needed"], lambda: "run it elsewhere")
     assert caught.value.tip == "run it elsewhere"
     seen["facts"] = PLENTY.model_copy(update={"shm_free_bytes": 0})
     with pytest.raises(HostError) as caught:
-        preflight.require(needing(), 0, (), "run it elsewhere")
+        preflight.require(needing(), 0, (), lambda: "run it elsewhere")
     assert "--shm-size" in caught.value.tip
     assert caught.value.tip.endswith("; run it elsewhere")

@@ -104,3 +104,27 @@ def test_as_data(tmp_path: Path) -> None:
     assert data["evidence"] == str(tmp_path / "e.json")
     assert data["run_folder"] == str(tmp_path / "run")
     assert data["problem"] is None
+
+
+def test_what_the_logs_say_comes_first(tmp_path: Path) -> None:
+    failed = outcome(tmp_path, verdict="fail", reason="x")
+    (failed.folder / "engine.log").write_text(
+        "RuntimeError: FlashAttention forward only supports head dimension at most 256\n")
+    text = report.text(failed)
+    assert "TRITON_ATTN" in text.split("fixture-recipe: FAILED")[0]
+    assert "TRITON_ATTN" in json.dumps(report.as_data(failed)["explanation"])
+
+
+@pytest.mark.parametrize("log", ["INFO all is well\n", ""])
+def test_logs_that_say_nothing_are_not_shown(tmp_path: Path, log: str) -> None:
+    failed = outcome(tmp_path, verdict="fail", reason="x")
+    (failed.folder / "engine.log").write_text(log)
+    assert report.text(failed).startswith("fixture-recipe: FAILED")
+    assert report.as_data(failed)["explanation"] is None
+
+
+def test_the_engine_without_connector_is_not_asked(tmp_path: Path) -> None:
+    failed = outcome(tmp_path, verdict="fail", reason="x")
+    (failed.folder / "baseline.log").write_text(
+        "RuntimeError: FlashAttention forward only supports head dimension at most 256\n")
+    assert report.text(failed).startswith("fixture-recipe: FAILED")

@@ -81,6 +81,9 @@ class Inv(Program):
         if named and not {"--help", "-h"}.isdisjoint(words):
             # As in `inv recipe --help`, which invoke takes for a recipe of that name.
             self.argv = [self.argv[0], "--help", named[0]]
+        elif named:
+            self.argv = _with_flag(self.argv, named[0], self.namespace[named[0]].optional)
+            self.argv = _with_flags(self.argv, named[0], self.namespace[named[0]].iterable)
 
     def parse_core(self, argv: list[str] | None) -> None:
         # invoke switches bytecode files off, so every start would compile kvproof anew.
@@ -227,7 +230,7 @@ class _Checked(Argument):
     context: ParserContext | None = None
 
     def set_value(self, value: Any, cast: bool = True) -> None:
-        if self.positional and str(value).startswith("-"):
+        if self.positional and str(value).startswith("-") and value != "-":
             raise ParseError(f"No idea what {value!r} is!", self.context)
         try:
             super().set_value(value, cast=cast)
@@ -252,7 +255,29 @@ def _project_tasks(config: Config) -> Collection:
 
 
 def _usage(context: ParserContext) -> str:
-    return " ".join([context.name, *(_shouted(a) for a in context.positional_args)])
+    may_be_left_out = [f"[{_shouted(a)}]" for a in context.args.values() if a.optional]
+    may_be_left_out += [f"[{_shouted(a)} ...]" for a in context.args.values() if a.kind is list]
+    return " ".join([context.name, *(_shouted(a) for a in context.positional_args), *may_be_left_out])
+
+
+def _with_flag(argv: list[str], task: str, optional: Sequence[str]) -> list[str]:
+    """Puts the flag before a word that a task takes but can do without, as in `inv doctor NAME`: for invoke, what is
+    positional is required. Such a task has, besides this one, only options without a value."""
+    at = argv.index(task) + 1
+    if not optional or f"--{optional[0]}" in argv[at:]:
+        return argv
+    word = next((n for n in range(at, len(argv)) if argv[n] == "--" or not argv[n].startswith("-")), None)
+    return argv if word is None or argv[word] == "--" else [*argv[:word], f"--{optional[0]}", *argv[word:]]
+
+
+def _with_flags(argv: list[str], task: str, iterable: Sequence[str]) -> list[str]:
+    """The same before each word of a task that takes any number of them, as in `inv pin NAME NAME`."""
+    if not iterable:
+        return argv
+    at, flag = argv.index(task) + 1, f"--{iterable[0]}"
+    bare = [not word.startswith("-") and argv[n - 1] != flag for n, word in enumerate(argv[at:], at)]
+    return [*argv[:at], *(part for word, is_bare in zip(argv[at:], bare, strict=True)
+                          for part in ([flag, word] if is_bare else [word]))]
 
 
 def _shouted(argument: Argument) -> str:

@@ -120,9 +120,9 @@ class Header(Record):
     recipe: str
     recipe_digest: str
     lock_digest: str | None
-    """sha256 of the environment's lock file; None when an image was used."""
+    """sha256 of the environment's lock file; None when an image brought all packages."""
     image_digest: str | None = None
-    """Digest of the image by which it ran; None when a locked environment was used."""
+    """Digest of the pinned image in which it ran, or from which its image was built; None without containers."""
     runtime: str
     weights: Literal["real", "nano", "dummy"]
     engine: str
@@ -193,6 +193,23 @@ class Step(Record):
     """Part of it that did not wait for a process or a response."""
 
 
+class ContainerFacts(Record):
+    """The image that containers ran in, as the daemon has it."""
+
+    reference: str
+    """The pinned image, or the name of the one built from it."""
+    id: str
+    """Digest of its configuration, which names its layers."""
+    base: str | None
+    """Reference with digest that it was built from; None when it was pulled and not changed."""
+    labels: dict[str, str]
+    """What it says of itself: lock and Dockerfile digests, commit, versions."""
+    daemon: str
+    """Name and version of what ran the containers."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Options that containers were given besides the plan: isolation, and what the user's host profile adds."""
+
+
 class Environment(Record):
     """State of the code and of what the servers ran in."""
 
@@ -205,6 +222,8 @@ class Environment(Record):
     """Version of the interpreter that the servers ran on."""
     versions: dict[str, str]
     """As the processes and the environment reported them."""
+    container: ContainerFacts | None = None
+    """None without containers."""
 
 
 class ModelFacts(Record):

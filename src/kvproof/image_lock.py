@@ -31,6 +31,10 @@ class Image(BaseModel):
     """Versions inside, as published."""
     cuda: str | None = None
     """CUDA major version that it was built with; None when it is not on record."""
+    commit: str | None = Field(default=None, pattern=r"^[0-9a-f]{7,40}$")
+    """Source commit of a nightly, or its first digits; None for a release."""
+    created: str | None = Field(default=None, pattern=r"^\d{4}-\d{2}-\d{2}$")
+    """UTC day on which a nightly was built; None for a release."""
     learned: Literal["registry", "reported", "unresolved"]
     """How the digest was learned."""
     date: str
@@ -55,8 +59,8 @@ class Image(BaseModel):
     @property
     def tip(self) -> str:
         """How to resolve its digest."""
-        return f"docker buildx imagetools inspect {self.repository}:{self.tag}, then write the digest into " \
-               "images/lock.toml"
+        return f"./inv pin {self.repository}:{self.tag} --update; or docker buildx imagetools inspect " \
+               f"{self.repository}:{self.tag}, then write the digest into images/lock.toml"
 
 
 def read_images(images: Path = IMAGES) -> dict[str, Image]:

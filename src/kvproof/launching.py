@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import time
 from urllib.parse import urlsplit
@@ -13,6 +12,7 @@ from .connectors import connector
 from .errors import NotReadyError, ServerError
 from .plan import Plan, Server
 from .runstate import RunState
+from .runtimes import Runtime
 
 
 def start_groups(plan_: Plan) -> list[list[Server]]:
@@ -21,14 +21,13 @@ def start_groups(plan_: Plan) -> list[list[Server]]:
     return [g for g in (cache, [s for s in plan_.servers if s not in cache]) if g]
 
 
-def start(run: RunState, servers: process.Processes, server: Server) -> None:
-    environment = {**os.environ, "KVPROOF_RUN_ID": run.run_id, **server.environment}
+def start(run: RunState, runtime: Runtime, server: Server) -> None:
     for name, text in server.files.items():
         (run.folder / name).write_text(text, encoding="utf-8")
-    run.launched[server.role] = servers.start(server.role, server.argv, environment, run.folder / server.log)
+    run.launched[server.role] = runtime.start(server)
 
 
-def wait_ready(run: RunState, servers: process.Processes, server: Server) -> None:
+def wait_ready(run: RunState, runtime: Runtime, server: Server) -> None:
     """Wait for the health endpoint, and give up early when it can no longer come.
 
     Raises:
@@ -46,7 +45,7 @@ def wait_ready(run: RunState, servers: process.Processes, server: Server) -> Non
                                     tip=f"change the recipe; logs are in {run.folder}",
                                     log_tail=run.launched[server.role].tail(5))
             if _is_ready(client, server):
-                servers.observe()
+                runtime.observe()
                 return
             waited = time.monotonic() - started
             if waited > server.ready_timeout_s:
@@ -97,13 +96,12 @@ class _FatalLines:
 
 def require_alive(run: RunState, when: str) -> None:
     for role, launched in run.launched.items():
-        code = launched.exit_code()
-        if code is not None:
-            how = f"was ended by signal {-code}" if code < 0 else f"exited with code {code}"
+        if launched.exit_code() is not None:
+            how, advice = launched.ending()
             taken = any("Errno 98" in line or "address already in use" in line.lower() for line in launched.tail(80))
             error = NotReadyError if "ready" in when else ServerError
             raise error(
                 f"{role} {how} {when}" + (": its port was taken by another program" if taken else ""),
-                tip="run again; other ports will be chosen" if taken else f"its whole log is {launched.log}",
+                tip="run again; other ports will be chosen" if taken else advice or f"its whole log is {launched.log}",
                 log_tail=launched.tail(10),
             )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import tomllib
 from collections import defaultdict
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -18,9 +19,11 @@ from pathlib import Path, PurePosixPath
 from . import files
 from .errors import EvidenceError, RecipeError, UsageError
 from .evidence import require_regular
+from .image_lock import read_images
 from .loading import load_recipe
 from .matrix_page import render
 from .paths import DOCS, EVIDENCE, IMAGES, RECIPES
+from .recipe import Recipe
 from .runnable import require_known
 from .standing import (
     Cell,
@@ -166,7 +169,7 @@ def _recipes(folder: Path, images: Path, problems: list[Problem]) -> tuple[dict[
             continue
         if recipe.environment and recipe.environment not in locks:
             locks[recipe.environment] = _lock_digest(images, recipe.environment, problems)
-        current[name] = Current(recipe, recipe.digest(), locks.get(recipe.environment or ""))
+        current[name] = Current(recipe, recipe.digest(), locks.get(recipe.environment or ""), *_image(recipe, images))
     return current, frozenset(by_name) - frozenset(current)
 
 
@@ -175,6 +178,21 @@ def _by_line(message: str, path: Path) -> str:
     where = re.compile(rf"{re.escape(str(path))}(?::([0-9]+))?(?::[0-9]+)?: ")
     text = "; ".join(where.sub(lambda m: f"line {m[1]}: " if m[1] else "", message).splitlines())
     return text.replace(f"{path.parent}{os.sep}", "")  # what it extends is named by its file alone
+
+
+def _image(recipe: Recipe, images: Path) -> tuple[frozenset[str], str | None]:
+    """Digests of the pinned image that a recipe's containers run in, and of the lock of what is added to it."""
+    try:
+        name = recipe.image
+        if name is None and recipe.environment is not None:
+            about = tomllib.loads((images / recipe.environment / "environment.toml").read_text(encoding="utf-8"))
+            name = about.get("image")
+        image = read_images(images).get(str(name))
+        layer = images / (recipe.image or "") / "requirements.lock"
+        added = hashlib.sha256(layer.read_bytes()).hexdigest() if recipe.image and layer.is_file() else None
+    except (OSError, ValueError, RecipeError):
+        return frozenset(), None  # nothing is known to be pinned, so no run in a container matches
+    return frozenset({image.index, *image.platforms.values()} - {None}) if image else frozenset(), added
 
 
 def _lock_digest(images: Path, environment: str, problems: list[Problem]) -> str | None:

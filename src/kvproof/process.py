@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -21,6 +21,8 @@ from .errors import HostError
 from .interrupts import deferred
 
 SHM = Path("/dev/shm")
+RunStep = Callable[[list[str], Mapping[str, str], Path, Callable[[str], None]], int]
+"""Runs a command to its end, as `run_step` does on this host: argv, environment, log, a callback for each line."""
 _PR_SET_PDEATHSIG = 1
 GRACE_S = 8.0
 """How long servers may take to end when asked."""
@@ -57,6 +59,15 @@ class Launched:
     def exit_code(self) -> int | None:
         """None while it runs; negative for the signal that ended it."""
         return self._popen.poll()
+
+    @property
+    def identity(self) -> str:
+        return f"process {self.pid}"
+
+    def ending(self) -> tuple[str, str | None]:
+        """How it ended, in words; the next step is in its log."""
+        code = self.exit_code() or 0
+        return f"was ended by signal {-code}" if code < 0 else f"exited with code {code}", None
 
     def wait(self, seconds: float) -> bool:
         """Whether it ended within so many seconds."""
@@ -279,8 +290,9 @@ def remove_unmapped(segments: Iterable[str]) -> set[str]:
     return wanted & in_use
 
 
-def sweep(runs: Path, say: Callable[[str], None]) -> None:
-    """Clean up after runs whose kvproof is gone without having stopped what it started."""
+def dead_runs(runs: Path) -> Iterator[tuple[Path, dict[int, float], list[str]]]:
+    """Notes of runs whose kvproof is gone without having stopped what it started, with its processes by id and
+    start time, and its shared memory."""
     for note in sorted(runs.glob("*/processes.json")):
         try:
             content = json.loads(note.read_text())
@@ -288,14 +300,24 @@ def sweep(runs: Path, say: Callable[[str], None]) -> None:
             segments = [str(s) for s in content["segments"]]
         except (OSError, ValueError, KeyError, TypeError):
             continue
-        if is_alive(owner, created):
-            continue
+        if not is_alive(owner, created):
+            yield note, members, segments
+
+
+def sweep(runs: Path, say: Callable[[str], None]) -> None:
+    """Clean up after runs whose kvproof is gone without having stopped what it started."""
+    for note, members, segments in dead_runs(runs):
         say(f"cleaning up after a run that was killed: {note.parent.name}")
-        _kill_members(members)
-        remove_unmapped(segments)
-        shutil.rmtree(note.parent / "second-tier", ignore_errors=True)
-        with contextlib.suppress(OSError):
-            note.unlink()
+        remove_run(note, members, segments)
+
+
+def remove_run(note: Path, members: Mapping[int, float], segments: Iterable[str]) -> None:
+    """End and remove what a dead run has left, as `dead_runs` gives it."""
+    _kill_members(members)
+    remove_unmapped(segments)
+    shutil.rmtree(note.parent / "second-tier", ignore_errors=True)
+    with contextlib.suppress(OSError):
+        note.unlink()
 
 
 def is_alive(pid: int, created: float) -> bool:

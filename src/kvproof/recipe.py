@@ -123,7 +123,16 @@ class Connector(Strict):
     second_tier: Literal["fs"] | None = Field(
         default=None, description="second tier of the cache server: fs keeps stored KV in files of the run"
     )
+    codec: Literal["fp8"] | None = Field(
+        default=None, description="how the second tier encodes KV (fp8 loses precision); null keeps the bytes"
+    )
     ready_timeout_s: int = Field(default=120, gt=0, description="longest wait for its health endpoint, seconds")
+
+    @model_validator(mode="after")
+    def _codec_has_a_tier(self) -> Connector:
+        if self.codec is not None and self.second_tier is None:
+            raise ValueError(f"codec {self.codec} encodes what the second tier keeps, and there is no second_tier")
+        return self
 
 
 class Hardware(Strict):

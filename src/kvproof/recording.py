@@ -35,6 +35,7 @@ def compose(run: RunState, problem: KvproofError | None) -> RunRecord:
     lock_digest = run.plan.lock_digest if run.plan else None
     header = Header(
         run_id=run.run_id, recipe=run.recipe.name, recipe_digest=run.recipe.digest(), lock_digest=lock_digest,
+        image_digest=run.plan.image.partition("@")[2] or None if run.plan and run.plan.image else None,
         runtime=run.options.runtime, weights=run.recipe.model.weights, engine=run.recipe.engine.name,
         connector=run.recipe.connector.name, engine_version=run.engine_version,
         connector_version=attached.version(run.versions), hardware=host.hardware(), started_at=run.started_at,
@@ -72,10 +73,11 @@ def _highlights(results: tuple[CheckResult, ...]) -> dict[str, float | int | str
 
 def _environment(run: RunState) -> evidence.Environment:
     commit, dirty = code_state()
+    name = run.plan.environment_name if run.plan else run.recipe.environment
     return evidence.Environment(
         kvproof_version=__version__, commit=commit, dirty=dirty,
-        lock_file=f"images/{run.recipe.environment}/requirements.lock" if run.recipe.environment else None,
-        python=run.versions.get("python"), versions=run.versions,
+        lock_file=f"images/{name}/requirements.lock" if name else None,
+        python=run.versions.get("python"), versions=run.versions, container=run.container,
     )
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from .errors import KvproofError
+from . import explain
+from .errors import Interrupted, KvproofError
 from .evidence import CheckResult, Header, Measurement, Verdict
 from .plan import Plan
 from .run import Outcome
@@ -15,9 +16,11 @@ _WORDS = {Verdict.PASS: "PROVEN", Verdict.FAIL: "FAILED", Verdict.ERROR: "NOT JU
 
 
 def text(outcome: Outcome) -> str:
-    """The table of checks, the numbers that matter, and where everything is."""
+    """What the logs say of a run that is not proven, the table of checks, and where everything is."""
     header = outcome.record.header
-    lines = [headline(header), ""]
+    found = explanation(outcome)
+    lines = [] if found is None else [*explain.lines(found), ""]
+    lines += [headline(header), ""]
     if outcome.record.checks:
         lines += [*check_lines(outcome.record.checks), ""]
     lines.append(f"  engine     {header.engine} {header.engine_version or '(version unknown)'}")
@@ -33,6 +36,17 @@ def text(outcome: Outcome) -> str:
     if outcome.folder.exists():
         lines.append(f"  logs       {outcome.folder}")
     return "\n".join(lines)
+
+
+def explanation(outcome: Outcome) -> explain.Explanation | None:
+    """What the logs of a run that is not proven say of it; None for a proven one, and where they say nothing."""
+    if outcome.exit_code in (0, Interrupted.exit_code) or not outcome.folder.is_dir():
+        return None
+    # An engine without connector would only say that it has none.
+    logs = sorted(path for path in outcome.folder.glob("*.log") if path.stem != "baseline")
+    found = explain.lines_of(logs, outcome.record.header.engine_version)
+    telling = (explain.Status.FAILURE, explain.Status.NOT_OFFLOADING)
+    return found if found.status in telling else None
 
 
 def headline(header: Header) -> str:
@@ -85,7 +99,9 @@ def _value(m: Measurement) -> str:
 
 def as_data(outcome: Outcome) -> dict[str, Any]:
     """For --json: the header, the checks and where the files are."""
+    found = explanation(outcome)
     return {
+        "explanation": None if found is None else explain.as_data(found),
         "header": outcome.record.header.model_dump(mode="json"),
         "checks": [c.model_dump(mode="json") for c in outcome.record.checks],
         "own_share_ratio": outcome.record.own_share_ratio,

@@ -22,7 +22,6 @@ from . import (
     planning,
     ports,
     preflight,
-    process,
     prompts,
     recording,
     starting,
@@ -42,14 +41,13 @@ from .errors import (
     ServerError,
 )
 from .evidence import CheckResult, RunRecord, Verdict
-from .image_lock import read_image
 from .paths import cache_folder, places, runs_folder
 from .plan import Layout, Plan, Server
 from .recipe import Recipe
 from .redact import Redactor
 from .runnable import lacking
 from .runstate import Options, RunState
-from .runtimes import venv
+from .runtimes import RUNTIMES, Runtime
 from .session import Session
 
 MADE_DATASETS = ("word-problems", prompts.NANO, "gsm8k")
@@ -92,16 +90,14 @@ def plan(name: str, options: Options, *, folder: Path, numbers: dict[str, int] |
     recipe, _ = starting.load(name, options)
     if options.dataset is not None and options.dataset not in MADE_DATASETS and not Path(options.dataset).is_file():
         prompts.read_jsonl(Path(options.dataset))
-    lock = venv.lock_of(recipe) if recipe.environment is not None else None
-    digest = lock.digest if lock else None
+    place = RUNTIMES[options.runtime].place(recipe)
     layout = Layout(
-        python=str(lock.interpreter) if lock else "python3", model=weights.location(recipe.model, digest),
+        python=place.python, model=weights.location(recipe.model, place.digest),
         folder=folder, host="127.0.0.1", ports=numbers or dict.fromkeys(starting.PORTS, 0),
-        assistant=weights.location(recipe.speculative.assistant, digest) if recipe.speculative else None,
+        assistant=weights.location(recipe.speculative.assistant, place.digest) if recipe.speculative else None,
     )
-    return planning.compose(recipe, layout, runtime=options.runtime, environment_name=lock.name if lock else None,
-                            lock_digest=digest,
-                            image=read_image(recipe.image).reference if recipe.image and not lock else None)
+    return planning.compose(recipe, layout, runtime=options.runtime, environment_name=place.environment,
+                            lock_digest=place.lock_digest, image=place.image)
 
 
 def prove(name: str, options: Options, console: Console, *,
@@ -125,8 +121,7 @@ def prove(name: str, options: Options, console: Console, *,
     missing = lacking(recipe, options.runtime)
     if missing or recipe.hardware.gpus:
         # Asked here too: what no installing or freeing can mend is said before a dataset is fetched.
-        preflight.require(recipe.resolved(), 0, missing, starting.elsewhere(recipe))
-    lock = venv.lock_of(recipe)
+        preflight.require(recipe.resolved(), 0, missing, lambda: starting.elsewhere(recipe))
     dataset = _dataset(recipe, options)
     run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
     folder = runs_folder() / f"{recipe.name}-{run_id}"
@@ -134,16 +129,16 @@ def prove(name: str, options: Options, console: Console, *,
                    run_id=run_id, damage=damage, dataset=dataset.facts(_effective(recipe, options).prompts))
     problem: KvproofError | None = None
     defect: Exception | None = None
-    servers = process.Processes(folder)
+    runtime = RUNTIMES[options.runtime].open(recipe, folder, run_id)
     held = ports.Ports(cache_folder() / "ports")
     with interrupts.interruptible():
         try:
             starting.make_folder(folder)
-            process.sweep(runs_folder(), console.say)
-            installing = 0 if lock.interpreter.exists() else lock.installed_bytes
+            starting.sweep(run)
             with run.step("preflight"):
-                preflight.require(recipe.resolved(), installing, (), starting.elsewhere(recipe))
-            _execute(run, lock, dataset, servers, held)
+                preflight.require(recipe.resolved(), runtime.place.installing_bytes, (),
+                                  lambda: starting.elsewhere(recipe))
+            _execute(run, runtime, dataset, held)
             if afterwards is not None and run.session is not None:
                 afterwards(run.session)
         except KvproofError as error:
@@ -157,7 +152,7 @@ def prove(name: str, options: Options, console: Console, *,
             interrupts.silence()
             run.logs = {role: launched.tail(recording.LOG_LINES_KEPT) for role, launched in run.launched.items()}
             with run.step("stop"), run.stopwatch.waiting():
-                servers.stop_all(say=console.now)
+                runtime.stop_all(say=console.now)
             held.release()
         if isinstance(problem, CannotRunError) and not run.launched:
             shutil.rmtree(folder, ignore_errors=True)
@@ -186,23 +181,22 @@ def _dataset(recipe: Recipe, options: Options) -> prompts.Dataset:
     return prompts.read_jsonl(Path(wanted))
 
 
-def _execute(run: RunState, lock: venv.Lock, dataset: prompts.Dataset, servers: process.Processes,
-             held: ports.Ports) -> None:
+def _execute(run: RunState, runtime: Runtime, dataset: prompts.Dataset, held: ports.Ports) -> None:
     recipe = _effective(run.recipe, run.options)
-    plan_, layout = starting.start(run, recipe, lock, servers, lambda _: held.take())
-    session = _connect(run, plan_.recipe, plan_, layout, servers)
+    plan_, layout = starting.start(run, recipe, runtime, lambda _: held.take())
+    session = _connect(run, plan_.recipe, plan_, layout, runtime)
     run.engine_version = session.engine.version(session.client)
     with run.step("prompts"):
         session.prompts = prompts.build(dataset, recipe.prompts, session.tokenize, session.engine.max_tokens(recipe))
     with run.step("warm-up"):
         session.warm_up()
-    servers.observe()
+    runtime.observe()
     for check in chosen([*recipe.checks.required, *recipe.checks.reported]):
         _check(run, session, check)
-        servers.observe()
+        runtime.observe()
 
 
-def _connect(run: RunState, recipe: Recipe, plan_: Plan, layout: Layout, servers: process.Processes) -> Session:
+def _connect(run: RunState, recipe: Recipe, plan_: Plan, layout: Layout, runtime: Runtime) -> Session:
     adapter = engine(recipe.engine.name)
     server, baseline, cache = (plan_.server(role) for role in ("engine", "baseline", "cache_server"))
     assert server is not None
@@ -215,7 +209,7 @@ def _connect(run: RunState, recipe: Recipe, plan_: Plan, layout: Layout, servers
         damage_before_retrieval=run.damage,
     )
     if run.options.restart_engine:
-        session.restart_engine = lambda: _restart(run, servers, server)
+        session.restart_engine = lambda: _restart(run, runtime, server)
     return session
 
 
@@ -224,12 +218,12 @@ def _engine_client(run: RunState, server: Server) -> EngineClient:
                         timeout_s=run.recipe.engine.request_timeout_s)
 
 
-def _restart(run: RunState, servers: process.Processes, server: Server) -> None:
+def _restart(run: RunState, runtime: Runtime, server: Server) -> None:
     with run.stopwatch.waiting():
         run.console.now("restarting the engine")
-        servers.stop(run.launched.pop(server.role))
-        launching.start(run, servers, server)
-        launching.wait_ready(run, servers, server)
+        runtime.stop(run.launched.pop(server.role))
+        launching.start(run, runtime, server)
+        launching.wait_ready(run, runtime, server)
 
 
 def _check(run: RunState, session: Session, check: Any) -> None:

@@ -8,13 +8,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import evidence, process
+from . import evidence
 from .client import Stopwatch
 from .console import Console
 from .evidence import CheckResult, Step
 from .paths import EVIDENCE
 from .plan import Plan
 from .recipe import Recipe
+from .runtimes import Running
 from .session import Session, utc_now
 
 
@@ -60,7 +61,8 @@ class RunState:
     dataset: evidence.DatasetFacts | None = None
     session: Session | None = None
     results: list[CheckResult] = field(default_factory=list)
-    launched: dict[str, process.Launched] = field(default_factory=dict)
+    container: evidence.ContainerFacts | None = None
+    launched: dict[str, Running] = field(default_factory=dict)
     logs: dict[str, list[str]] = field(default_factory=dict)
     """Last lines of each server's log before the servers were asked to stop."""
 

@@ -9,19 +9,20 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from . import interrupts, launching, loading, ports, preflight, process, starting
+from . import interrupts, launching, loading, ports, preflight, starting
 from .console import Console
 from .errors import Interrupted, UsageError
 from .paths import cache_folder, runs_folder
 from .plan import Plan
 from .runnable import lacking_to_run
 from .runstate import Options, RunState
-from .runtimes import venv
+from .runtimes import RUNTIMES
 
 _LOOK_EVERY_S = 1.0
 
 
-def serve(name: str, console: Console, *, port: int | None = None, ready: Callable[[Plan], None]) -> None:
+def serve(name: str, console: Console, *, runtime: str = "venv", port: int | None = None,
+          ready: Callable[[Plan], None]) -> None:
     """Start a recipe's servers and stay until Ctrl-C, which stops them all.
 
     Args:
@@ -35,26 +36,24 @@ def serve(name: str, console: Console, *, port: int | None = None, ready: Callab
     """
     if port is not None and not 1 <= port <= 65535:
         raise UsageError(f"--port is {port}, expected 1 to 65535")
-    options = Options()
+    options = Options(runtime=runtime)
     recipe, path = starting.load(name, options)
-    preflight.require(recipe.resolved(), 0, lacking_to_run(recipe, options.runtime), starting.elsewhere(recipe))
-    lock = venv.lock_of(recipe)
+    preflight.require(recipe.resolved(), 0, lacking_to_run(recipe, options.runtime), lambda: starting.elsewhere(recipe))
     run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
     folder = runs_folder() / f"{recipe.name}-{run_id}"
     run = RunState(recipe=recipe, text=loading.recipe_text(path), options=options, console=console, folder=folder,
                    run_id=run_id, damage=None)
-    servers, held = process.Processes(folder), ports.Ports(cache_folder() / "ports")
+    servers, held = RUNTIMES[runtime].open(recipe, folder, run_id), ports.Ports(cache_folder() / "ports")
     failed = True
     with interrupts.interruptible():
         try:
             starting.make_folder(folder)
-            process.sweep(runs_folder(), console.say)
-            installing = 0 if lock.interpreter.exists() else lock.installed_bytes
-            preflight.require(recipe.resolved(), installing, (), starting.elsewhere(recipe))
-            plan, _ = starting.start(run, recipe, lock, servers,
+            starting.sweep(run)
+            preflight.require(recipe.resolved(), servers.place.installing_bytes, (), lambda: starting.elsewhere(recipe))
+            plan, _ = starting.start(run, recipe, servers,
                                      lambda role: port if port and role == "engine" else held.take(), proving=False)
-            ready(plan)
             try:
+                ready(plan)
                 while True:
                     launching.require_alive(run, "while it was serving")
                     servers.observe()

