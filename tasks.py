@@ -8,11 +8,15 @@ import re
 import subprocess
 import sys
 import tempfile
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from invoke import Context, task
 
 from kvproof.cli import task_errors
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @task(help={"json": "print the list as JSON"})
@@ -45,7 +49,6 @@ def recipe(c: Context, name: str, runtime: str = "venv", dry_run: bool = False, 
            restart_engine: bool = False, dataset: str | None = None, evidence_dir: str | None = None,
            no_matrix: bool = False, keep: bool = False, json: bool = False) -> None:
     """Prove a recipe: start its servers, check them, write evidence."""
-    from pathlib import Path
 
     from kvproof import report, run
     from kvproof.console import Console
@@ -57,7 +60,7 @@ def recipe(c: Context, name: str, runtime: str = "venv", dry_run: bool = False, 
         raise UsageError("--evidence-dir is empty, expected a folder")
     options = run.Options(
         runtime=runtime, samples=_whole_number("--samples", samples), restart_engine=restart_engine, dataset=dataset,
-        evidence_dir=Path(evidence_dir).expanduser() if evidence_dir else EVIDENCE, keep=keep,
+        evidence_dir=_path("--evidence-dir", evidence_dir) if evidence_dir else EVIDENCE, keep=keep,
     )
     redact = Redactor()
     if dry_run:
@@ -93,23 +96,27 @@ def matrix(c: Context, check: bool = False, json: bool = False) -> None:
 @task_errors
 def docs(c: Context, check: bool = False, site: str | None = None, json: bool = False) -> None:
     """Write a page per recipe into docs/recipes; build the site."""
-    from pathlib import Path
 
-    from kvproof import pages
-    from kvproof.errors import UsageError
+    from kvproof import matrix, pages
+    from kvproof.errors import KvproofError, UsageError
 
     if check and site:
         raise UsageError("--check and --site exclude each other: --check writes nothing")
     if site == "":
         raise UsageError("--site is empty, expected a folder")
     if check:
-        _report_drift(pages.check(), "docs/recipes", "./inv docs", json)
+        _report_drift(pages.check(), "docs/recipes", "./inv docs; an orphan is removed by hand", json)
         return
-    written = [str(path) for path in pages.write()]
+    made = matrix.collect()
+    written = [str(path) for path in pages.write(made)]
     if site:
         from kvproof import site as builder
 
-        written.append(str(builder.build(Path(site).expanduser())))
+        orphans = pages.orphans(made)
+        if orphans:
+            raise KvproofError("\n".join(orphans), tip="remove the page, or bring its recipe back")
+        matrix.write(made)
+        written.append(str(builder.build(_path("--site", site))))
     print(_dumps({"written": written}) if json else "\n".join(f"wrote {path}" for path in written) or
           "docs/recipes is up to date")
 
@@ -185,7 +192,6 @@ def probe(c: Context, url: str, cache_server: str | None = None, connector: str 
 def export(c: Context, name: str, to: str | None = None, gpus: int | None = None, out: str | None = None,
            json: bool = False) -> None:
     """Print a recipe's plan to run elsewhere: shell, docker, compose, k8s, slurm."""
-    from pathlib import Path
 
     from kvproof import export as module
     from kvproof import loading
@@ -205,7 +211,7 @@ def export(c: Context, name: str, to: str | None = None, gpus: int | None = None
         text = module.render(made)
         print(_dumps({**made.as_data(), "text": text}) if json else text, end="\n" if json else "")
         return
-    written = str(module.write(made, Path(out).expanduser()))
+    written = str(module.write(made, _path("--out", out)))
     print(_dumps({**made.as_data(), "file": written}) if json else f"wrote {written}")
 
 
@@ -378,6 +384,17 @@ def _update_documents() -> None:
         pages.write(made)
     except KvproofError as error:
         print(f"docs/ was not brought up to date: {error.message}", file=sys.stderr)
+
+
+def _path(option: str, text: str) -> Path:
+    from pathlib import Path
+
+    from kvproof.errors import UsageError
+
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:  # ~ of a user that there is not
+        raise UsageError(f"{option} is {text!r}: {error}") from None
 
 
 def _dumps(value: object) -> str:

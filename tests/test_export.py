@@ -352,6 +352,8 @@ def test_an_unknown_form_names_the_nearest() -> None:
 
 @pytest.mark.parametrize(("name", "gpus", "said"), [
     ("gemma4-31b", 1, "--gpus is 1, but gemma4-31b takes 2 to 1024"),
+    ("gemma4-31b", 6, "--gpus is 6, but gemma4-31b takes 2, 4, 8 and so on"),
+    ("gemma4-12b", 3, "--gpus is 3, but gemma4-12b takes 1, 2, 4 and so on"),
     ("gemma4-31b", 0, "takes 2 to 1024"),
     ("gemma4-31b", 99999, "takes 2 to 1024"),
     ("gemma4-nano-31b", 2, "gemma4-nano-31b runs on a CPU and takes none"),

@@ -23,7 +23,7 @@ BASE = RECIPE | {
 
 def write(folder: Path, name: str, **content: object) -> Path:
     path = folder / f"{name}.yaml"
-    path.write_text(yaml.safe_dump({"name": name, "title": name, **content}, sort_keys=False))
+    path.write_text(yaml.safe_dump({"name": name, "title": name} | content, sort_keys=False))
     return path
 
 
@@ -154,3 +154,37 @@ def test_an_editor_accepts_a_child_and_not_a_bare_name() -> None:
     schema = loading.schema_text()
     assert '"extends"' in schema
     assert '"anyOf"' in schema
+
+
+def test_a_list_s_item_is_found_in_the_file_that_has_it(folder: Path) -> None:
+    broken = [{"text": "own", "reason": "r"}, {"text": "no reason"}]
+    path = write(folder, "middle", extends="base", caveats=broken)
+    line = next(n for n, text in enumerate(path.read_text().splitlines(), 1) if "no reason" in text)
+    for caveats in (None, [{"text": "first", "reason": "r"}]):
+        child = write(folder, "child", extends="middle", **({"caveats": caveats} if caveats else {}))
+        with pytest.raises(RecipeError, match=rf"middle\.yaml:{line}: caveats\.\d\.reason: missing"):
+            loading.load_recipe(child)
+
+
+def test_what_it_must_say_itself_is_missed_in_its_own_file(folder: Path) -> None:
+    path = folder / "child.yaml"
+    path.write_text("name: child\nextends: base\n")
+    with pytest.raises(RecipeError, match=r"child\.yaml:1: title: missing"):
+        loading.load_recipe(path)
+
+
+@pytest.mark.parametrize("content", [
+    {"hardwre": None}, {"connector": {"second_teir": None}}, {"engine": {"arguments": {"max-nm-seqs": None}}},
+])
+def test_a_null_that_takes_nothing_away_is_no_way_to_misspell(folder: Path, content: dict) -> None:
+    with pytest.raises(RecipeError, match=r"child\.yaml:\d: (hardwre|connector\.second_teir|engine\.arguments)"):
+        loading.load_recipe(write(folder, "child", extends="base", **content))
+
+
+@pytest.mark.parametrize("content", [
+    {"connector": {"version": "1\ntouch x"}}, {"engine": {"version": "0.29.0\n"}}, {"title": "a\nb"},
+    {"title": ""}, {"title": "a\x1b[2J"}, {"caveats": [{"text": "t", "reason": "r", "link": "javascript:x"}]},
+])
+def test_what_could_break_out_of_a_line_is_refused(folder: Path, content: dict) -> None:
+    with pytest.raises(RecipeError, match=r"child\.yaml:\d"):
+        loading.load_recipe(write(folder, "child", **{"extends": "base"} | content))

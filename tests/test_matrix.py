@@ -514,7 +514,7 @@ def test_a_version_that_nobody_reported_is_not_invented(folders: Folders) -> Non
 
 
 def have_connectors(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
-    made_up = SimpleNamespace(RESERVED=frozenset(), unfit=lambda recipe: None)
+    made_up = SimpleNamespace(RESERVED=frozenset(), RESERVED_CONFIG=frozenset(), unfit=lambda recipe: None)
     monkeypatch.setattr(runnable, "CONNECTORS", dict.fromkeys(names, made_up))
     monkeypatch.setattr(runnable.ENGINES["vllm"], "CONNECTORS", dict.fromkeys(names))
 

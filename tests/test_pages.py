@@ -185,3 +185,30 @@ def test_no_page_names_a_place_of_this_machine() -> None:
         assert str(PROJECT) not in text, name
         assert str(Path.home()) + "/" not in text.replace("/root/.cache/huggingface", ""), name
     assert json.dumps(matrix.collect().model_dump(mode="json")).count(str(PROJECT)) == 0
+
+
+HOSTILE = "x\n```\n<script>alert(1)</script>\n`a` | b"
+
+
+def test_what_evidence_says_breaks_out_of_nothing(folders: Folders) -> None:
+    keep(folders, verdict="fail", reason=HOSTILE, engine_version="<script>", connector_version="a|b`c`")
+    made = render(folders)["fixture-recipe.md"]
+    blocks = re.sub(r"(?s)(`{3,})text\n.*?\n\1\n", "", made)
+    assert "<script>" not in re.sub(r"\\<", "", blocks)
+    assert "````text\nfixture-recipe: FAILED (x ``` <script>" in made
+
+
+def test_an_unusable_file_s_name_is_shown_as_it_is(folders: Folders) -> None:
+    (folders[1] / "a`b<script>.json").write_text("{")
+    assert "- ``evidence/a`b<script>.json``: " in matrix.render(matrix.collect(*folders))
+
+
+def test_a_recipe_that_cannot_be_read_keeps_every_page_from_being_written(folders: Folders, tmp_path: Path) -> None:
+    (folders[0] / "small.yaml").write_text("a: [")
+    made = matrix.collect(*folders)
+    with pytest.raises(KvproofError, match=r"no page is written .*\nrecipes/small\.yaml: "):
+        pages.write(made, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "old").mkdir()
+    (tmp_path / "old" / "small.md").write_text("x")
+    assert pages.orphans(made, tmp_path / "old") == []

@@ -32,6 +32,8 @@ from .redact import Redactor
 
 _SHOWN_OPTIONS = ("--help", "--list", "--version")
 _DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+_UNUSABLE = (errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM, errno.EROFS)
+"""What a name or a folder that the user gave is to blame for."""
 _NUMBERS = {int: "a whole number", float: "a number"}
 _Body = TypeVar("_Body", bound=Callable[..., Any])
 
@@ -193,6 +195,9 @@ def report_errors() -> Iterator[None]:
             _tell(f"could not write{f' {error.filename}' if error.filename else ''}: {error.strerror}",
                   "next: free some space, then run the same command again")
             raise SystemExit(1) from None
+        if isinstance(error, OSError) and error.errno in _UNUSABLE and error.filename:
+            _tell(f"{error.filename}: {error.strerror}", "next: use a name or folder that can be read and written")
+            raise SystemExit(2) from None
         _tell("".join(traceback.format_exception(error)).rstrip(),
               f"this is a defect in kvproof {__version__}: please report it with the lines above")
         raise SystemExit(1) from None

@@ -83,20 +83,38 @@ def _overlaid(base: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
     """Mappings are merged, key by key; null takes a key away; all else replaces what was there."""
     result = dict(base)
     for key, value in own.items():
-        if value is None:
-            result.pop(key, None)
+        if value is None and key in result:
+            del result[key]
         elif isinstance(value, dict) and isinstance(result.get(key), dict):
             result[key] = _overlaid(result[key], value)
-        else:
+        else:  # also a null that takes nothing away: a misspelled key must not be ignored
             result[key] = value
     return result
 
 
 def _where(parts: list[_Part], location: tuple) -> tuple[Path, int]:
     """File and line of what a recipe says at a location: of the file that has most of it, its own file first."""
+    if location and location[0] in _OWN:
+        parts = parts[:1]
+    at = next((number for number, part in enumerate(location) if isinstance(part, int)), None)
+    if at is not None:  # items of a list come from one file, or from one after the other
+        key, item = location[:at], location[at]
+        for part in parts:
+            if place_of(part.root, key)[0] < at:
+                continue
+            items = _length(part.content, key)
+            if item < items or key[0] not in _ADDED:
+                return part.path, place_of(part.root, (*key, item, *location[at + 1:]))[1]
+            item -= items
     places = [place_of(part.root, location) for part in parts]
     best = max(range(len(parts)), key=lambda number: (places[number][0], -number))
     return parts[best].path, places[best][1]
+
+
+def _length(content: Any, keys: tuple) -> int:
+    for key in keys:
+        content = content.get(key) if isinstance(content, dict) else None
+    return len(content) if isinstance(content, list) else 0
 
 
 def _keys_at(location: tuple) -> list[str]:

@@ -52,7 +52,7 @@ def render(matrix: Matrix) -> str:
         )
         parts.append("## Evidence without a recipe\n\n" + _table(("Recipe", "Why", "Runs", "Newest"), rows))
     if matrix.problems:
-        lines = (f"- `{problem.path}`: {escape(problem.reason)}\n" for problem in matrix.problems)
+        lines = (f"- {code(problem.path)}: {escape(problem.reason)}\n" for problem in matrix.problems)
         parts.append("## Files that could not be used\n\n" + "".join(lines))
     return "\n".join(part for part in parts if part)
 
@@ -206,6 +206,20 @@ def source(text: str, source: str) -> str:
 def escape(text: str) -> str:
     """Text of others on one line, shown as it is: no markup, no table border, no HTML."""
     return _OUTER_UNDERSCORE.sub(r"\\_", _MARKUP.sub(r"\\\1", " ".join(text.split())))
+
+
+def code(text: str) -> str:
+    """Text of others as code in a line or a table's cell."""
+    text = " ".join(text.split()).replace("|", "\\|")
+    ticks = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    pad = " " if text.startswith("`") or text.endswith("`") else ""
+    return f"{ticks}{pad}{text}{pad}{ticks}"
+
+
+def fenced(text: str, language: str = "text") -> str:
+    """Text of others as a block of code, which nothing in it can end."""
+    ticks = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"{ticks}{language}\n{text}\n{ticks}"
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:

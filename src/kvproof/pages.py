@@ -19,7 +19,7 @@ from .evidence import Header, read, read_header
 from .export import FORMS, export
 from .image_lock import read_image
 from .loading import load_recipe, parents, recipe_paths
-from .matrix_page import escape, hardware_text, source, value
+from .matrix_page import code, escape, fenced, hardware_text, source, value
 from .paths import DOCS, EVIDENCE, RECIPES
 from .recipe import Recipe, Versioned
 from .report import check_lines, headline
@@ -55,7 +55,7 @@ def render_all(matrix: Matrix, recipes_folder: Path = RECIPES, evidence_folder: 
         except KvproofError as error:
             raise KvproofError(f"the page of {cell.recipe} could not be made: {error.message}",
                                tip=error.tip) from None
-        except (jinja2.TemplateError, LookupError, TypeError, ValueError) as error:
+        except (jinja2.TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
             raise KvproofError(f"the page of {cell.recipe} could not be made: {type(error).__name__}: {error}",
                                tip="this is a defect in kvproof's template; no page was written") from error
     pages[INDEX] = environment.get_template("recipes.md.j2").render(cells=matrix.cells)
@@ -71,7 +71,12 @@ def write(matrix: Matrix | None = None, folder: Path = FOLDER) -> list[Path]:
     Raises:
         KvproofError: a page could not be made or written.
     """
-    pages = render_all(matrices.collect() if matrix is None else matrix)
+    matrix = matrices.collect() if matrix is None else matrix
+    broken = _broken(matrix)
+    if broken:
+        raise KvproofError("\n".join(["no page is written while a recipe cannot be read:", *broken]),
+                           tip="mend what it names")
+    pages = render_all(matrix)
     written = []
     for name, text in pages.items():
         if files.replace(folder / name, text):
@@ -81,8 +86,9 @@ def write(matrix: Matrix | None = None, folder: Path = FOLDER) -> list[Path]:
 
 def check(matrix: Matrix | None = None, folder: Path = FOLDER) -> list[str]:
     """What keeps the pages from being up to date: one line per page that is missing, differs, or has no recipe."""
-    pages = render_all(matrices.collect() if matrix is None else matrix)
-    drift = []
+    matrix = matrices.collect() if matrix is None else matrix
+    pages = render_all(matrix)
+    drift = _broken(matrix)
     for name, text in pages.items():
         path = folder / name
         try:
@@ -95,10 +101,20 @@ def check(matrix: Matrix | None = None, folder: Path = FOLDER) -> list[str]:
             number = next((n for n, (a, b) in enumerate(zip(old, new, strict=False)) if a != b),
                           min(len(old), len(new)))
             drift.append(f"{path}:{number + 1}: differs from what ./inv docs would write")
+    return [*drift, *orphans(matrix, folder)]
+
+
+def orphans(matrix: Matrix, folder: Path = FOLDER) -> list[str]:
+    """Pages that belong to no recipe; those of recipes that cannot be read are not among them."""
+    known = {INDEX, *(f"{cell.recipe}.md" for cell in matrix.cells),
+             *(f"{Path(problem.path).stem}.md" for problem in matrix.problems)}
     here = {path.name for path in folder.glob("*.md")} if folder.is_dir() else set()
-    drift += [f"{folder / name}: no recipe is called {Path(name).stem!r}, so this page is an orphan; remove it"
-              for name in sorted(here - set(pages))]
-    return drift
+    return [f"{folder / name}: no recipe is called {Path(name).stem!r}, so this page is an orphan; remove it"
+            for name in sorted(here - known)]
+
+
+def _broken(matrix: Matrix) -> list[str]:
+    return [f"{problem.path}: {problem.reason}" for problem in matrix.problems if problem.blocking]
 
 
 def _environment() -> jinja2.Environment:
@@ -106,7 +122,8 @@ def _environment() -> jinja2.Environment:
         loader=jinja2.PackageLoader("kvproof"), undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         keep_trailing_newline=True, autoescape=False,
     )
-    environment.filters |= {"md": escape, "url": quote, "value": value, "hardware": hardware_text}
+    environment.filters |= {"md": escape, "url": quote, "value": value, "hardware": hardware_text, "code": code,
+                            "fenced": fenced}
     return environment
 
 
@@ -157,9 +174,9 @@ def _grouped(unmeasured: Mapping[str, tuple[str, str]]) -> dict[tuple[str, str],
 
 
 def _settings(part: Versioned) -> str:
-    words = [f"`--{flag}`" if setting is True else f"`--{flag} {setting}`"
+    words = [code(f"--{flag}" if setting is True else f"--{flag} {setting}")
              for flag, setting in part.engine_arguments.items()]
-    words += [f"`{key}: {setting}`" for key, setting in part.extra_config.items()]
+    words += [code(f"{key}: {setting}") for key, setting in part.extra_config.items()]
     if part.shm_gib is not None:
         words.append(f"{part.shm_gib:g} GiB of `/dev/shm`")
     return ", ".join(words)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import unicodedata
 from typing import Annotated, Literal, get_args
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -36,15 +37,33 @@ def _bounds(text: str) -> str:
 
 def _version(text: str) -> str:
     try:
-        Version(text)
+        if text == text.strip() and Version(text):
+            return text
     except InvalidVersion:
-        raise ValueError("expected a version such as 0.32.0 or 1.3.0rc20") from None
+        pass
+    raise ValueError("expected a version such as 0.32.0 or 1.3.0rc20")
+
+
+def _line(text: str) -> str:
+    if not text.strip():
+        raise ValueError("it is empty")
+    if any(unicodedata.category(character) in ("Cc", "Cs", "Cf") for character in text):
+        raise ValueError("expected text on one line, without control characters")
+    return text
+
+
+def _no_page(text: str) -> str:
+    if text == "index":
+        raise ValueError("index is the name of the list of all recipes")
     return text
 
 
 Bounds = Annotated[str, AfterValidator(_bounds)]
 """Versions that something holds for, as PEP 440 specifiers."""
 VersionNumber = Annotated[str, AfterValidator(_version)]
+Line = Annotated[str, AfterValidator(_line)]
+"""Text for people, on one line."""
+Link = Annotated[str, StringConstraints(pattern=r"^https?://[^\s<>()\[\]\"'`\\|]+$")]
 
 GIB = 1024**3
 PROOF = ("smoke", "noise-floor", "store", "retrieval", "comparison", "control-drop", "control-damage")
@@ -112,7 +131,7 @@ class Engine(Strict):
 
 class Connector(Strict):
     name: Name = Field(description="connector adapter, a file in kvproof/connectors")
-    version: str | None = Field(default=None, description="version the cache server or package must report")
+    version: VersionNumber | None = Field(default=None, description="version the cache server or package must report")
     arguments: dict[Name, Argument] = Field(default_factory=dict, description="flags of the cache server")
     extra_config: dict[Text, Text | int | float | bool] = Field(
         default_factory=dict, description="kv_connector_extra_config of the engine"
@@ -246,8 +265,8 @@ class Claim(Strict):
     """What an upstream page says; shown beside evidence, never taken as evidence."""
 
     says: Literal["validated", "not validated", "supported", "not supported"]
-    text: str
-    source: str = Field(min_length=1, description="page or thread that says so")
+    text: Line
+    source: Line = Field(description="page or thread that says so")
     date: str = Field(pattern=r"^\d{4}-\d{2}(-\d{2})?$", description="when it was read")
     numbers: dict[Name, float] = Field(
         default_factory=dict, description="figures it gives, by the name of the measurement they compare with"
@@ -255,10 +274,10 @@ class Claim(Strict):
 
 
 class Caveat(Strict):
-    text: str
-    reason: str
+    text: Line
+    reason: Line
     versions: Bounds | None = Field(default=None, description="engine versions; null when it holds for all")
-    link: str | None = None
+    link: Link | None = None
 
 
 class Versioned(Strict):
@@ -268,17 +287,17 @@ class Versioned(Strict):
     engine_arguments: dict[Name, Argument] = Field(default_factory=dict)
     extra_config: dict[Text, Text | int | float | bool] = Field(default_factory=dict)
     shm_gib: float | None = Field(default=None, ge=0, description="free space in /dev/shm that these versions need")
-    reason: str
-    link: str | None = None
+    reason: Line
+    link: Link | None = None
 
 
 _NOT_PINNED = {"aliases", "title", "claims", "caveats", "stands_for"}
 
 
 class Recipe(Strict):
-    name: Name
+    name: Annotated[Name, AfterValidator(_no_page)]
     aliases: list[Name] = Field(default_factory=list, description="other names that commands take for it")
-    title: str
+    title: Line
     feature: Feature = "base"
     model: Model
     speculative: Speculative | None = Field(default=None, description="null: every token is the target's own")

@@ -51,7 +51,8 @@ def explanation(outcome: Outcome) -> explain.Explanation | None:
 
 def headline(header: Header) -> str:
     """The recipe and how the run ended, with the reason unless it is proven."""
-    return f"{header.recipe}: {_WORDS[header.verdict]}" + (f" ({header.reason})" if header.reason else "")
+    reason = f" ({' '.join(header.reason.split())})" if header.reason else ""
+    return f"{header.recipe}: {_WORDS[header.verdict]}{reason}"
 
 
 def check_lines(checks: tuple[CheckResult, ...]) -> list[str]:
@@ -80,7 +81,7 @@ _SHOWN = {
 
 def _summary(check: CheckResult) -> str:
     if check.verdict is not Verdict.PASS:
-        return check.reason or ""
+        return " ".join((check.reason or "").split())
     shown = _SHOWN.get(check.name)
     if check.name == "latency":
         chosen = [m for m in check.measurements if m.name.startswith("ttft_speedup")]

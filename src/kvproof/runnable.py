@@ -3,6 +3,7 @@ nothing that kvproof sets, and kvproof has all that its proof takes."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from .image_lock import read_images
 from .loading import error_at, recipe_paths
 from .paths import IMAGES
 from .recipe import Recipe
+
+_SECRET = re.compile(r"(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_KEY|CREDENTIALS?)$")
 
 TAKES_IMAGES = frozenset({"docker"})
 """Runtimes that need no locked environment. The table of runtimes is out of reach here: the matrix reads this."""
@@ -42,13 +45,28 @@ def require_known(recipe: Recipe, path: Path, images: Path = IMAGES) -> None:
             require("check", name, CHECKS, "checks", key, number)
     if recipe.stands_for is not None:
         require("recipe", recipe.stands_for, recipe_paths(path.parent), "stands_for")
-    connector = CONNECTORS[recipe.connector.name]
-    for part, given, reserved in (("engine", recipe.engine.arguments, ENGINES[recipe.engine.name].RESERVED),
-                                  ("connector", recipe.connector.arguments, connector.RESERVED)):
-        for flag in given:
-            if flag.replace("_", "-") in reserved:
-                raise error_at(path, (part, "arguments", flag), "kvproof sets this flag itself",
+    connector, engine = CONNECTORS[recipe.connector.name], ENGINES[recipe.engine.name]
+    for location, given, reserved in (
+        (("engine", "arguments"), recipe.engine.arguments, engine.RESERVED),
+        (("engine", "environment"), recipe.engine.environment, engine.RESERVED_VARIABLES),
+        (("connector", "arguments"), recipe.connector.arguments, connector.RESERVED),
+        (("connector", "environment"), recipe.connector.environment, frozenset()),
+        (("connector", "extra_config"), recipe.connector.extra_config, connector.RESERVED_CONFIG),
+        *((("versioned", number, "engine_arguments"), part.engine_arguments, engine.RESERVED)
+          for number, part in enumerate(recipe.versioned or ())),
+        *((("versioned", number, "extra_config"), part.extra_config, connector.RESERVED_CONFIG)
+          for number, part in enumerate(recipe.versioned or ())),
+    ):
+        for name in given:
+            # --kv-transfer-config.kv_role is a part of --kv-transfer-config
+            flag = name.replace("_", "-").partition(".")[0] if location[-1].endswith("arguments") else name
+            if flag in reserved:
+                what = "this flag" if location[-1].endswith("arguments") else "this"
+                raise error_at(path, (*location, name), f"kvproof sets {what} itself",
                                tip="leave it out; what it says stands elsewhere in the recipe")
+            if _SECRET.search(name.replace("-", "_").upper()):
+                raise error_at(path, (*location, name), "a recipe holds no secrets",
+                               tip="leave it out, and set it in the environment of the command")
     unfit = connector.unfit(recipe)
     if unfit is not None:
         raise error_at(path, ("connector",), unfit)

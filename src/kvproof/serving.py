@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import shlex
 import shutil
 import time
 from collections.abc import Callable
@@ -74,6 +75,7 @@ def how_to_use(plan: Plan) -> str:
     engine = plan.server("engine")
     assert engine is not None
     body = json.dumps({"model": plan.recipe.model.served_name, "prompt": "The capital of France is", "max_tokens": 16})
+    request = shlex.join(["curl", f"{engine.url}/v1/completions", "-H", "Content-Type: application/json", "-d", body])
     return (f"{plan.recipe.name} is ready at {engine.url}/v1\n\n"
-            f"curl {engine.url}/v1/completions -H 'Content-Type: application/json' -d '{body}'\n\n"
+            f"{request}\n\n"
             "Ctrl-C stops it")

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from . import launching, loading, planning, weights
-from .errors import CannotRunError, UsageError, nearest
+from .errors import CannotRunError, RecipeError, UsageError, nearest
 from .paths import cache_folder, runs_folder
 from .plan import Layout, Plan
 from .recipe import Recipe
@@ -36,11 +36,16 @@ def load(name: str, options: Options) -> tuple[Recipe, Path]:
 
 def elsewhere(recipe: Recipe) -> str:
     """Where to turn with a recipe that this host does not fit: what proves its path here, and how to take it away."""
-    others = [loading.load_recipe(path) for path in loading.recipe_paths().values()]
+    others = []
+    for path in loading.recipe_paths().values():
+        with suppress(RecipeError):  # one that cannot be read stands for nothing
+            others.append(loading.load_recipe(path))
     exact = [other.name for other in others if other.stands_for == recipe.name]
-    like = [other.name for other in others if other.stands_for is not None and other.feature == recipe.feature]
+    like = sorted((not recipe.name.startswith(other.stands_for), other.name) for other in others
+                  if other.stands_for is not None and other.feature == recipe.feature)
+    nearest_name = like[0][1] if like else "gemma4-nano"
     here = f"./inv recipe {exact[0]} proves the same path on this host" if exact else \
-        f"no recipe proves this path without its hardware; the nearest is ./inv recipe {(like or ['gemma4-nano'])[0]}"
+        f"no recipe proves this path without its hardware; the nearest is ./inv recipe {nearest_name}"
     return "" if not recipe.hardware.gpus else \
         f"{here}; for a host that fits: ./inv export {recipe.name} --to docker (or shell, compose, k8s, slurm)"
 

@@ -11,7 +11,7 @@ from .errors import RecipeError
 
 MAX_RECIPE_BYTES = 1024 * 1024
 MAX_DEPTH = 32
-YAML_TIP = "compare with recipes/gemma4-nano.yaml, which is a complete example"
+YAML_TIP = "compare with recipes/gemma4-nano-31b.yaml, which is a complete example"
 
 
 class _Loader(yaml.SafeLoader):
@@ -81,7 +81,7 @@ def read_text(path: Path) -> str:
             f"{path}:{line}: byte {data[error.start]:#04x} is not UTF-8", tip="save the file as UTF-8"
         ) from None
     if not text.strip():
-        raise RecipeError(f"{path}: the file is empty", tip="start from a copy of recipes/gemma4-nano.yaml")
+        raise RecipeError(f"{path}: the file is empty", tip="start from a copy of recipes/gemma4-nano-31b.yaml")
     return text
 
 

@@ -22,6 +22,8 @@ class Connector(Protocol):
     RESERVED: frozenset[str]
     """Flags of the cache server that kvproof sets itself."""
 
+    RESERVED_CONFIG: frozenset[str]
+    """Keys of extra_config that kvproof sets itself."""
     NOT_YET: str | None
     """What kvproof cannot do with it yet, so that no recipe with it can be proven; None when there is nothing."""
 

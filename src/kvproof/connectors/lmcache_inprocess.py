@@ -16,6 +16,7 @@ from ..recipe import Recipe
 NAME = "lmcache-inprocess"
 COUNTERS: Mapping[str, Counter] = {}
 RESERVED = frozenset({"host", "port"})
+RESERVED_CONFIG = frozenset({"remote_url"})
 NOT_YET = "kvproof cannot yet empty or damage what LMCache's remote server keeps, so no negative control can run"
 
 

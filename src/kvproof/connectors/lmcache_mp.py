@@ -37,6 +37,7 @@ COUNTERS = {
                                    witness="lmcache_mp_l2_store_submitted_requests_total"),
 }
 RESERVED = frozenset({"host", "port", "http-host", "http-port", "l2-adapter"})
+RESERVED_CONFIG = frozenset({"lmcache.mp.host", "lmcache.mp.port"})
 NOT_YET = None
 _REGISTRATION_FAILED = re.compile(
     r"must be a multiple of|REGISTER_KV_CACHE.*(?:failed|timeout)|Error registering|sub-chunk sliding window", re.I

@@ -16,6 +16,7 @@ from ..recipe import Recipe
 NAME = "native"
 COUNTERS: Mapping[str, Counter] = {}
 RESERVED: frozenset[str] = frozenset()
+RESERVED_CONFIG: frozenset[str] = frozenset()
 NOT_YET = "kvproof cannot yet empty or damage what vLLM's native connector keeps, so no negative control can run"
 
 

@@ -21,6 +21,8 @@ class Engine(Protocol):
     """KV connectors it has, by kvproof's name, to the engine's own name."""
     RESERVED: frozenset[str]
     """Flags that kvproof sets itself; a recipe that names one would not run what its evidence says."""
+    RESERVED_VARIABLES: frozenset[str]
+    """The same for variables of its environment."""
     COUNTERS: Mapping[str, Counter]
     """By kvproof's words, which are those of vllm.COUNTERS; prompt_tokens must be there."""
     METRICS_PATH: str

@@ -26,6 +26,7 @@ RESERVED = frozenset({
     "speculative-algorithm", "speculative-draft-model-path", "speculative-draft-model-revision",
     "speculative-num-steps", "speculative-eagle-topk", "speculative-num-draft-tokens",
 })
+RESERVED_VARIABLES: frozenset[str] = frozenset()
 PARALLEL_FLAG = "tp-size"
 METRICS_PATH = "/metrics"
 _PROMPTS = "sglang:prompt_tokens_total"

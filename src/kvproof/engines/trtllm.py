@@ -24,6 +24,7 @@ _ADAPTER = "lmcache.integration.tensorrt_llm.tensorrt_mp_adapter"
 CONNECTORS = {"lmcache-mp": _ADAPTER}
 RESERVED = frozenset({"served-model-name", "host", "port", "backend", "revision", "hf-revision", "tokenizer",
                       "custom-tokenizer", "config", "extra-llm-api-options", "kv-connector", "server-role", "grpc"})
+RESERVED_VARIABLES = frozenset({"PYTHONHASHSEED"})
 PARALLEL_FLAG = "tp_size"
 METRICS_PATH = "/prometheus/metrics"
 """/metrics is JSON, about iterations."""

@@ -20,6 +20,7 @@ CONNECTORS = {"lmcache-mp": "LMCacheMPConnector", "lmcache-inprocess": "LMCacheC
               "native": "OffloadingConnector"}
 RESERVED = frozenset({"model", "served-model-name", "host", "port", "uds", "speculative-config", "kv-transfer-config",
                       "enable-prompt-tokens-details", "config", "revision", "tokenizer", "load-format"})
+RESERVED_VARIABLES = frozenset({"VLLM_SERVER_DEV_MODE"})
 PARALLEL_FLAG = "tensor-parallel-size"
 METRICS_PATH = "/metrics"
 _SOURCE = "vllm:prompt_tokens_by_source_total"

@@ -85,6 +85,9 @@ def _spread(recipe: Recipe, gpus: int) -> Recipe:
                          tip="./inv recipes lists those for fewer GPUs" if gpus < least else None)
     if gpus == least:
         return recipe
+    if gpus % least or (gpus // least).bit_count() != 1:
+        raise UsageError(f"--gpus is {gpus}, but {recipe.name} takes {least}, {2 * least}, {4 * least} and so on",
+                         tip="attention heads must divide evenly over the GPUs")
     flag = engine(recipe.engine.name).PARALLEL_FLAG
     return recipe.model_copy(update={
         "engine": recipe.engine.model_copy(update={"arguments": {**recipe.engine.arguments, flag: gpus}}),
