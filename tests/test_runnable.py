@@ -68,7 +68,7 @@ def test_where_to_turn_does_not_depend_on_recipes_that_cannot_be_read(
     broken = tmp_path / "broken.yaml"
     broken.write_text("a: [")
     paths = recipe_paths() | {"broken": broken}
-    monkeypatch.setattr(starting.loading, "recipe_paths", lambda: paths)
+    monkeypatch.setattr(starting.loading, "recipe_paths", lambda *_: paths)
     said = starting.elsewhere(load_recipe(find_recipe("gemma4-31b-mtp")))
     assert said.startswith("./inv recipe gemma4-nano-31b-mtp proves the same path on this host; ")
     said = starting.elsewhere(load_recipe(find_recipe("gemma4-31b-native")))
