@@ -244,7 +244,7 @@ def _python(recipe: Recipe | None) -> list[Finding]:
     if lock.interpreter.exists():
         return [Finding(name, "ok", f"installed, with Python {lock.python}")]
     try:
-        base = venv._base_interpreter(lock)
+        base = venv.base_interpreter(lock)
     except HostError as error:
         return [Finding(name, absent, error.message, error.tip)]
     done = _run([base, "-c", "import venv, ensurepip"])

@@ -6,6 +6,8 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Literal
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from .errors import RecipeError, nearest
@@ -55,6 +57,13 @@ class Image(BaseModel):
         """Repository, tag and digest, as every container tool takes it; None when there is no digest."""
         digest = self.index or next(iter(self.platforms.values()), None)
         return f"{self.repository}:{self.tag}@{digest}" if digest else None
+
+    def lacks(self, requirement: str) -> bool:
+        """Whether a pinned pip requirement is not inside; another version than the pinned one counts as lacking."""
+        wanted = Requirement(requirement)
+        has = {canonicalize_name(name): version for name, version in self.contains.items()}
+        version = has.get(canonicalize_name(wanted.name))
+        return version is None or not wanted.specifier.contains(version, prereleases=True)
 
     @property
     def tip(self) -> str:

@@ -9,9 +9,6 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-
 from .. import planning, weights
 from ..connectors import connector
 from ..engines import engine
@@ -319,7 +316,7 @@ def _container(recipe: Recipe, lock: venv.Lock | None, needs: tuple[str, ...] | 
     if image.reference is None:
         raise RecipeError(f"image {name} ({image.repository}:{image.tag}) has no digest in images/lock.toml, and "
                           "without one it could be anything", tip=image.tip)
-    lacking = [need for need in (*(needs or ()), *also) if _is_lacking(image, need)]
+    lacking = [need for need in (*(needs or ()), *also) if image.lacks(need)]
     if lock is not None and needs is not None and set(needs) <= set(lacking):
         return image, (*image.prepare, _INSTALL, *_install_lock(lock))
     return image, (*image.prepare, *([_INSTALL, f"install {shlex.join(lacking)}"] if lacking else []))
@@ -338,13 +335,6 @@ def _install_lock(lock: venv.Lock) -> list[str]:
         f"    install {options} --index-url {shlex.quote(lock.first_index)} -r /tmp/first.txt",
         whole,
     ]
-
-
-def _is_lacking(image: Image, requirement: str) -> bool:
-    wanted = Requirement(requirement)
-    has = {canonicalize_name(name): version for name, version in image.contains.items()}
-    version = has.get(canonicalize_name(wanted.name))
-    return version is None or not wanted.specifier.contains(version, prereleases=True)
 
 
 def _part(server: Server, recipe: Recipe, setup: tuple[str, ...], making: tuple[str, ...]) -> Part:

@@ -15,9 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-
 from ..connectors import connector
 from ..console import Console
 from ..engines import engine
@@ -90,7 +87,7 @@ def source_of(recipe: Recipe, profile: Profile, images: Path = IMAGES) -> Source
                           tip=f"add image to images/{recipe.environment}/environment.toml, or use --runtime venv")
     image = read_image(name, images)
     needs, also = engine(recipe.engine.name).requirements(recipe), connector(recipe.connector.name).requirements(recipe)
-    lacking = [need for need in (*(needs or ()), *also) if _is_lacking(image, need)]
+    lacking = [need for need in (*(needs or ()), *also) if image.lacks(need)]
     base = pinned(name, image, profile)
     if not lacking:
         return Source(base)
@@ -157,13 +154,6 @@ def _made(name: str, image: Image, lock: venv.Lock | None, lacking: list[str]) -
 
 def _together(commands: list[str]) -> list[str]:
     return [" && ".join(commands)] if commands else []
-
-
-def _is_lacking(image: Image, requirement: str) -> bool:
-    wanted = Requirement(requirement)
-    has = {canonicalize_name(name): version for name, version in image.contains.items()}
-    version = has.get(canonicalize_name(wanted.name))
-    return version is None or not wanted.specifier.contains(version, prereleases=True)
 
 
 def ensure(client: DockerClient, source: Source, console: Console) -> Any:

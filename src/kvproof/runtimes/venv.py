@@ -97,7 +97,7 @@ def ensure(lock: Lock, console: Console) -> Path:
     """
     if lock.interpreter.exists():
         return lock.interpreter
-    base = _base_interpreter(lock)
+    base = base_interpreter(lock)
     lock.folder.parent.mkdir(parents=True, exist_ok=True)
     with _exclusively(lock.folder.with_suffix(".lock"), console, lock.name):
         if lock.interpreter.exists():
@@ -135,7 +135,12 @@ def _exclusively(path: Path, console: Console, name: str) -> Iterator[None]:
         yield
 
 
-def _base_interpreter(lock: Lock) -> str:
+def base_interpreter(lock: Lock) -> str:
+    """The Python of this host that the environment can be made with.
+
+    Raises:
+        HostError: this host has none of the lock's version, or is another platform.
+    """
     here = f"{sys.platform}-{platform.machine()}"
     if here != lock.platform:
         raise HostError(f"environment {lock.name} is locked for {lock.platform}, this host is {here}",
